@@ -1,0 +1,89 @@
+"""Between httpx and the request policy: what an exception or an answer amounts to, and the 503 that we write."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import h11
+import httpx
+
+from supervisor.request_policy import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervisor.contract import State
+
+RETRY_AFTER: Final = 5
+# budget: seconds, in our own 503. By then a group that died once is back (a rebuild takes under two seconds, a load on
+# a CPU a few), and whoever asks sooner is only held again.
+
+
+def unavailable(
+    *,
+    group: str,
+    state: State | None,
+    reason: str,
+    next_step: str,
+    tried: Sequence[str],
+    seconds: float,
+    told_s: float = 0.0,
+) -> httpx.Response:
+    """The 503 of a request that was held in vain, in OpenAI's error shape. `seconds` it was held; `told_s` is what the
+    proxy said about when to come again.
+
+    `x-should-retry` is what OpenAI's libraries ask before they try again by themselves: the request was held for as
+    long as its caller allows, or sent as often as it may be.
+    """
+    error: dict[str, Any] = {
+        "message": f"group {group} ({state or 'state unknown'}): {reason}",
+        "type": "unavailable_error",
+        "param": None,
+        "code": "engine_unavailable",
+        "group": group,
+        "state": state,
+        "reason": reason,
+        "next_step": next_step,
+        "tried": list(tried),
+        "seconds": round(seconds, 3),
+    }
+    headers = {
+        "content-type": "application/json",
+        "retry-after": str(max(RETRY_AFTER, round(told_s))),
+        "x-should-retry": "false",
+    }
+    return httpx.Response(503, headers=headers, stream=httpx.ByteStream(json.dumps({"error": error}).encode()))
+
+
+def outcome_of(error: httpx.TransportError) -> Outcome:
+    """What an attempt that ended without complete headers amounts to."""
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
+        causes.append(cause)
+    match error:
+        case httpx.ConnectError() if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+            return Outcome.REFUSED
+        case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.PoolTimeout():
+            return Outcome.UNREACHED
+        case httpx.TimeoutException():
+            return Outcome.SILENT
+        case httpx.RemoteProtocolError() if any(isinstance(cause, h11.RemoteProtocolError) for cause in causes):
+            return Outcome.GARBAGE
+        case httpx.RemoteProtocolError():
+            return Outcome.CLOSED
+        case _:
+            return Outcome.RESET
+
+
+def is_cut(response: httpx.Response, body: bytes) -> bool:
+    """Whether a body that HTTP calls whole is not: JSON that came in chunks, without a length to check it against."""
+    if "content-length" in response.headers or not response.headers.get("content-type", "").startswith(
+        "application/json"
+    ):
+        return False
+    try:
+        json.loads(body)
+    except ValueError:
+        return bool(body) or response.is_success
+    return False

@@ -1,0 +1,138 @@
+"""Every time limit of the core, with its reason. Seconds, unless the name says otherwise.
+
+The inequalities between them are checked at import by a function that raises (`-O` strips `assert`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- stopping -------------------------------------------------------------------------------------------------------
+
+GROUP_GRACE: Final = 2.5
+"""From the start of a group's stop to SIGKILL. llama-server with `--sse-ping-interval 1` lets go of streams within
+2.1 s (measured); non-streams hold it until their client hangs up, and nothing but SIGKILL helps."""
+
+UNLOAD_LIMIT: Final = 1.0
+"""The unload request before SIGTERM. After an unload llama-swap exits at once; without one it drains up to 30 s."""
+
+SWEEP_LIMIT: Final = 1.5
+"""From SIGKILL to every process of the generation gone. A sweep takes milliseconds; only a process in
+uninterruptible sleep is later, and that one is reported as unkillable."""
+
+GROUP_STOP: Final = 5.0
+"""One group, whatever happens: grace + sweep + slack for a loaded machine."""
+
+TEARDOWN: Final = 8.0
+"""All groups at once, and the keeper's own leaving. Must stay under the 10 s that podman, docker and people wait."""
+
+WARDEN_STOP: Final = 9.0
+"""How long the warden waits for a keeper that was told to stop before it kills everything itself."""
+
+HANDOFF_WAIT: Final = 15.0
+"""How long a newcomer waits for a stopping engine to leave the slot. Longer than any teardown."""
+
+# --- starting -------------------------------------------------------------------------------------------------------
+
+BUILD_LOCK_WAIT: Final = 15.0
+"""For build.lock. Its holder keeps it for at most CONTROL_WAIT, so three builders in a row fit."""
+
+CONTROL_WAIT: Final = 5.0
+"""From the spawn of a warden to an answer on its control socket. Measured: 0.3 s; a busy machine takes longer."""
+
+CONTROL_ANSWER: Final = 2.0
+"""One question on the control socket. The keeper answers from memory in under a millisecond."""
+
+START_LIMIT: Final = 120.0
+"""Default for one group from spawn to all its models loaded. llama-server with an absurd context stays in `loading`
+for ever (measured), so a limit is needed; a 120B model from a slow disk needs a larger one in the configuration."""
+
+READY_POLL: Final = 0.02
+"""Between two looks at a port that is about to listen. A look costs about 0.1 ms."""
+
+READY_POLL_MOST: Final = 0.25
+"""The same once a start has taken a second."""
+
+PROBE_LIMIT: Final = 2.0
+"""One HTTP probe of a proxy."""
+
+# --- restarting -----------------------------------------------------------------------------------------------------
+
+RESTART_DELAYS: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Before the first, second, … restart in a row of a group. The first is at once: most deaths are one of a kind."""
+
+RESTART_RESET: Final = 60.0
+"""Healthy for so long, and the count of restarts begins anew."""
+
+DOOMED_TRIES: Final = 3
+"""Starts of a group that never became healthy. llama-server exits 1 for a bad flag and for a corrupt file alike;
+trying longer than this has never helped anybody."""
+
+TERM_STORM_PAUSE: Final = 0.1
+"""An engine process that exits by SIGTERM unasked waits this long before a rebuild: a SIGTERM to everything at once
+(a shutdown) must start nothing."""
+
+KEEPER_DELAYS: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Before the warden starts a keeper that crashed. Never given up: without a keeper nobody watches the engine."""
+
+KEEPER_STABLE: Final = 30.0
+"""A keeper that lived this long counts as having worked, and the delays begin anew."""
+
+# --- watching -------------------------------------------------------------------------------------------------------
+
+MEMBER_POLL: Final = 0.25
+"""Between two looks at the member locks: the last one out is noticed within a second (ARCHITECTURE section 10), and
+100 raw probes of 100 locks a second cost 0.03 % of a core (measured)."""
+
+BUILD_LOCK_TRY: Final = 0.05
+"""Between two tries of a lock that is polled."""
+
+STATUS_POLL: Final = 0.5
+"""Between two looks at the memory of the engine's processes while somebody is watching."""
+
+LOG_CAP_BYTES: Final = 8 * 1024 * 1024
+"""A log file larger than this is copied to `.1` and truncated. Eight mebibytes are weeks of an idle engine."""
+
+LOG_CHECK: Final = 10.0
+"""Between two looks at the sizes of the logs. A flood of 100 MB/s overshoots the cap by a gigabyte for ten seconds;
+llama-server at its worst writes a thousandth of that."""
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+REQUEST_DEADLINE: Final = 600.0
+"""Default for one request of the client, holding and replays included. Prompts on a CPU take minutes."""
+
+REPLAY_ATTEMPTS: Final = 2
+"""Attempts whose bytes were sent. A request that killed two servers is not sent to a third."""
+
+HOLD_DELAYS: Final = (0.02, 0.05, 0.1, 0.25)
+"""Between looks at a group that refuses connections while nobody has yet said that it is down."""
+
+WAIT_ROUND: Final = 30.0
+"""One `wait` on the control socket, before it is asked anew. A keeper that dies closes it earlier."""
+
+CONNECT_LIMIT: Final = 5.0
+"""TCP connect on loopback: immediate, or the backlog is full because the process is stopped."""
+
+
+def check() -> None:
+    """Raise ValueError unless the limits fit into one another. Called at import, and by a test on changed values."""
+    rules = {
+        "UNLOAD_LIMIT < GROUP_GRACE": UNLOAD_LIMIT < GROUP_GRACE,
+        "GROUP_GRACE + SWEEP_LIMIT < GROUP_STOP": GROUP_GRACE + SWEEP_LIMIT < GROUP_STOP,
+        "GROUP_STOP < TEARDOWN": GROUP_STOP < TEARDOWN,
+        "TEARDOWN < WARDEN_STOP": TEARDOWN < WARDEN_STOP,
+        "WARDEN_STOP < HANDOFF_WAIT": WARDEN_STOP < HANDOFF_WAIT,
+        "TEARDOWN < 10": TEARDOWN < 10,
+        "3 * CONTROL_WAIT <= BUILD_LOCK_WAIT": 3 * CONTROL_WAIT <= BUILD_LOCK_WAIT,
+        "MEMBER_POLL * 2 < 1": MEMBER_POLL * 2 < 1,
+        "READY_POLL < READY_POLL_MOST": READY_POLL < READY_POLL_MOST,
+        "RESTART_DELAYS grow": list(RESTART_DELAYS) == sorted(RESTART_DELAYS),
+        "KEEPER_DELAYS grow": list(KEEPER_DELAYS) == sorted(KEEPER_DELAYS),
+    }
+    broken = [rule for rule, holds in rules.items() if not holds]
+    if broken:
+        raise ValueError("time limits do not fit into one another: " + "; ".join(broken))
+
+
+check()

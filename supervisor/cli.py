@@ -1,0 +1,141 @@
+"""`queenright`: finds the sub-command, runs it, and turns what goes wrong into one message and an exit status.
+
+Commands of the core stand in a table, so that the quick ones import nothing they do not need; all others are found by
+entry point (`queenright.commands`), so the core never imports who adds them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import argparse
+
+ENTRY_POINTS = "queenright.commands"
+TRACEBACK_VARIABLE = "QUEENRIGHT_TRACEBACK"
+INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+
+CORE = {
+    "run": "keep the engine up in the foreground, until Ctrl-C (for tmux and systemd)",
+    "status": "what runs, since when, and who uses it",
+    "stop": "stop the engine, whoever uses it",
+    "logs": "the logs of a group, also of a dead one",
+    "init": "write a commented queenright.toml",
+    "version": "print the version",
+}
+
+
+class Command(Protocol):
+    """A sub-command."""
+
+    help: str
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add its arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; the exit status. QueenrightError is printed by the caller."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The console script. Returns the exit status; docs/reference/exit-codes.md has the table."""
+    words = sys.argv[1:] if argv is None else argv
+    from supervisor.errors import QueenrightError
+
+    as_json = "--json" in words
+    try:
+        return _run(words)
+    except QueenrightError as error:
+        _tell(error, as_json)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        print("queenright: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read us left; the interpreter's last flush must not fail
+        return 0
+    except Exception as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        print(
+            f"queenright: this is a bug of ours: {type(error).__name__}: {error}\n"
+            f"  {TRACEBACK_VARIABLE}=1 shows where; please report it with that",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _run(words: list[str]) -> int:
+    if words[:1] in (["version"], ["--version"], ["-V"]) and len(words) == 1:
+        from supervisor._version import __version__
+
+        print(f"queenright {__version__}")
+        return 0
+    import argparse
+
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    command = _find(words[0])
+    parser = argparse.ArgumentParser(
+        prog=f"queenright {words[0]}",
+        description=command.help[0].upper() + command.help[1:] + ".",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.configure(parser)
+    return command.run(parser.parse_args(words[1:]))
+
+
+def _find(name: str) -> Command:
+    """Raises UsageError for a name that nobody knows, with the nearest one that is known."""
+    if name in CORE:
+        command: Command = import_module(f"supervisor.commands.{name}").COMMAND
+        return command
+    added = _added()
+    if name in added:
+        found: Command = added[name].load()
+        return found
+    import difflib
+
+    from supervisor.errors import UsageError
+
+    near = difflib.get_close_matches(name, [*CORE, *added], n=1)
+    hint = f"did you mean `queenright {near[0]}`?" if near else "`queenright --help` lists what there is"
+    raise UsageError(f"there is no command {name!r}", hint)
+
+
+def _added() -> dict[str, Any]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _overview() -> str:
+    rows = dict(CORE)
+    for name, point in sorted(_added().items()):
+        rows[name] = point.load().help
+    width = max(map(len, rows))
+    lines = "\n".join(f"  {name:{width}}  {text}" for name, text in rows.items())
+    return (
+        "usage: queenright COMMAND [--help]\n\n"
+        "One inference engine for every process of this machine, kept alive.\n\n"
+        f"{lines}\n\n"
+        "example:\n"
+        "  queenright init && queenright run\n"
+    )
+
+
+def _tell(error: Any, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        print(json.dumps(error.as_dict()))
+    print(f"queenright: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

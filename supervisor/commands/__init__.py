@@ -1,0 +1,1 @@
+"""The sub-commands of `queenright`, one module each, found by entry point (`queenright.commands`)."""

@@ -1,0 +1,72 @@
+"""`queenright logs`: what groups, keeper and warden wrote. Works with the engine dead."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from supervisor.commands._common import add_place, slot_of
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+FOLLOW_POLL = 0.2  # budget: between two looks at a file that is followed; a person cannot tell it from at once
+
+
+class Logs:
+    """The command."""
+
+    help = "the logs of a group, also of a dead one"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add this command's arguments."""
+        add_place(parser)
+        parser.add_argument("name", nargs="?", metavar="GROUP", help="a group, or `keeper` or `warden` (default: all)")
+        parser.add_argument(
+            "--lines", type=int, default=50, metavar="N", help="how many of the last lines (default: 50)"
+        )
+        parser.add_argument("--follow", action="store_true", help="go on with what is written, until Ctrl-C")
+        parser.epilog = "example:\n  queenright logs chat --follow"
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Print them. Raises UsageError for a log that is not there."""
+        from supervisor import logfiles
+        from supervisor.errors import UsageError
+
+        slot = slot_of(args)
+        found = {path.stem: path for path in sorted(slot.logs.glob("*.log"))}
+        if args.name is not None and args.name not in found:
+            known = ", ".join(found) or f"none in {slot.logs}"
+            raise UsageError(f"there is no log of {args.name!r}", f"logs: {known}")
+        chosen = [found[args.name]] if args.name else list(found.values())
+        starts = {path: logfiles.size(path) for path in chosen}
+        for path in chosen:
+            if len(chosen) > 1:
+                print(f"==> {path.stem} <==")
+            for line in logfiles.tail(path, lines=max(0, args.lines)):
+                print(line)
+        if args.follow:
+            follow(starts)
+        return 0
+
+
+COMMAND: Final = Logs()
+
+
+def follow(starts: dict[Path, int]) -> None:
+    """Print what comes after these positions, until interrupted. A file that was truncated is read from its start."""
+    while True:
+        sys.stdout.flush()
+        for path, start in starts.items():
+            try:
+                with path.open("rb") as file:
+                    end = file.seek(0, 2)
+                    file.seek(start if start <= end else 0)
+                    text = file.read()
+                    starts[path] = file.tell()
+            except OSError:
+                continue
+            sys.stdout.write(text.decode("utf-8", "replace"))
+        time.sleep(FOLLOW_POLL)  # noqa: TID251 - a file has no event to wait for

@@ -1,0 +1,72 @@
+"""`queenright run`: the engine in the foreground. This process becomes the warden."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from supervisor.commands._common import add_place
+
+if TYPE_CHECKING:
+    import argparse
+    from typing import NoReturn
+
+    from supervisor.contract import EngineSpec
+    from supervisor.slot import Slot
+
+
+class Run:
+    """The command."""
+
+    help = "keep the engine up in the foreground, until Ctrl-C (for tmux and systemd)"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add this command's arguments."""
+        add_place(parser)
+        parser.epilog = (
+            "example:\n  queenright run --config ~/engines/queenright.toml\n\n"
+            "The first Ctrl-C stops it in order, a second one at once. Exit status 3 when the slot has an engine already."
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Check everything, then become the warden."""
+        from pathlib import Path
+
+        from supervisor import resolving
+        from supervisor.contract import Lifetime
+        from supervisor.slot import Slot
+
+        config = resolving.load(args.config)
+        spec = resolving.resolve(config, Lifetime.RUN)
+        slot = Slot(Path(os.path.abspath(args.slot))) if args.slot else resolving.slot_of(config)
+        slot.prepare()
+        become_warden(slot, spec)
+
+
+COMMAND: Final = Run()
+
+
+def become_warden(slot: Slot, spec: EngineSpec) -> NoReturn:
+    """Take the empty slot and exec the warden, which lets go of build.lock once its control socket accepts.
+
+    Raises OwnedElsewhereError when the slot is not empty.
+    """
+    from supervisor import acquire, budgets, ladder, locks, wardens
+    from supervisor.environment import clean
+    from supervisor.errors import OwnedElsewhereError
+    from supervisor.ladder import Rung
+
+    hold = locks.acquire(slot.build_lock, timeout=budgets.BUILD_LOCK_WAIT)
+    decision = ladder.decide(acquire.observe(slot, spec))
+    if decision.rung is not Rung.BUILD:
+        pids = ", ".join(map(str, locks.holders(slot.warden_lock))) or "unknown"
+        raise OwnedElsewhereError(
+            f"{slot.path} has an engine already (warden pid {pids}): {decision.reason}",
+            "front ends can use that one as it is; `queenright stop` ends it",
+        )
+    acquire.write_contract(slot, spec)
+    names = ", ".join(f"{group.name} ({', '.join(launch.role for launch in group.launches)})" for group in spec.groups)
+    print(f"queenright: keeping {names} in {slot.path}; Ctrl-C stops it", file=sys.stderr, flush=True)
+    argv = wardens.command(slot, console=True, release_fd=hold.duplicate_inheritable())
+    os.execve(argv[0], argv, clean(os.environ))

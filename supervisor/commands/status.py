@@ -1,0 +1,69 @@
+"""`queenright status`: one screen, plain words. It only looks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from supervisor.commands._common import add_place, ago, size, slot_of
+
+if TYPE_CHECKING:
+    import argparse
+
+
+class Status:
+    """The command."""
+
+    help = "what runs, since when, and who uses it"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add this command's arguments."""
+        add_place(parser)
+        parser.add_argument("--json", action="store_true", help="the same as data")
+        parser.epilog = (
+            "example:\n  queenright status --json\n\nExit status 4 when no engine runs, 5 when a group failed."
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Print it."""
+        from supervisor.looking import dump, look
+
+        snapshot = look(slot_of(args))
+        print(dump(snapshot) if args.json else render(snapshot))
+        return {"down": 4, "failed": 5}.get(snapshot["state"], 0)
+
+
+COMMAND: Final = Status()
+
+
+def render(snapshot: dict[str, Any]) -> str:
+    """The snapshot for people."""
+    lines = [f"engine    {snapshot['state']}" + (f": {snapshot['reason']}" if snapshot["reason"] else "")]
+    lines.append(f"slot      {snapshot['slot']}")
+    if snapshot["keeper"]:
+        keeper = snapshot["keeper"]
+        lines.append(f"keeper    pid {keeper['pid']}, version {keeper['version']}, up {ago(keeper['since'])}")
+    for group in snapshot["groups"]:
+        lines += _group(group)
+    if snapshot["members"]:
+        names = ", ".join(f"{m['name']} (pid {m['pid']}, {ago(m['since'])})" for m in snapshot["members"])
+        lines.append(f"members   {names}")
+    elif snapshot["state"] != "down":
+        kept = "kept up by `queenright run`" if snapshot["lifetime"] == "run" else "none"
+        lines.append(f"members   {kept}")
+    return "\n".join(lines)
+
+
+def _group(group: dict[str, Any]) -> list[str]:
+    reason = f": {group['reason']}" if group["reason"] else ""
+    restarts = f", {group['restarts']} restarts" if group.get("restarts") else ""
+    lines = [f"{group['name']:9} {group['state']}{reason}{restarts}"]
+    if group["proxy"]:
+        lines.append(f"          proxy  pid {group['proxy']['pid']}, port {group['proxy']['port']}")
+    for server in group["servers"]:
+        where = (
+            f"pid {server['pid']}, port {server['port']}, {size(server['rss_bytes'])}"
+            if server["pid"]
+            else "no process"
+        )
+        lines.append(f"          {server['role']:6} {server['model']}: {server['state']}, {where}")
+    return lines + [f"          | {line}" for line in group.get("log_tail", [])]

@@ -1,0 +1,44 @@
+"""`queenright stop`: the unconditional off switch."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from supervisor.commands._common import add_place, slot_of
+
+if TYPE_CHECKING:
+    import argparse
+
+
+class Stop:
+    """The command."""
+
+    help = "stop the engine, whoever uses it"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add this command's arguments."""
+        add_place(parser)
+        parser.add_argument("--json", action="store_true", help="what was stopped, as data")
+        parser.epilog = "example:\n  queenright stop\n\nExit status 4 when no engine runs. Never starts one."
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Stop it. Raises NoEngineError, or QueenrightError when something cannot be ended."""
+        from supervisor import stopping
+
+        slot = slot_of(args)
+        slot.examine()
+        done = stopping.stop(slot, who=f"queenright stop (pid {os.getpid()}, user id {os.getuid()})")
+        if args.json:
+            import json
+
+            print(json.dumps({"stopped": True, "how": done.how, "seconds": done.seconds, "members": done.members}))
+            return 0
+        how = {"keeper": "", "warden": " (by the warden: its keeper did not answer)", "killed": " (killed)"}[done.how]
+        print(f"stopped in {done.seconds:.1f} s{how}")
+        if done.members:
+            print(f"  in use by: {', '.join(done.members)}")
+        return 0
+
+
+COMMAND: Final = Stop()

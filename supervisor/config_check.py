@@ -1,0 +1,191 @@
+"""Whether a configuration is right: every problem of a file at once, each with its key, what was expected and found.
+
+cattrs walks the classes and collects; the rules are ours (`config_rules`). llama-swap ignores unknown keys in silence;
+we refuse them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from attrs import fields
+from cattrs import Converter
+from cattrs.errors import (
+    AttributeValidationNote,
+    ClassValidationError,
+    ForbiddenExtraKeysError,
+    IterableValidationNote,
+)
+from cattrs.gen import make_dict_structure_fn, override
+
+from supervisor.config_rules import NAME, OWNED, Rule, Unfit, rules_of, show, written
+from supervisor.config_shape import DEFAULT_KIND, Config, EngineConfig, GroupConfig, LaunchConfig
+from supervisor.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+Key = tuple[str | int, ...]
+T = TypeVar("T")
+
+_GIVEN: Final[Mapping[type, str]] = {Config: "path", GroupConfig: "name"}
+"""Fields that we fill in: no keys of the file."""
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_EXPLAIN: Final = "`queenright init --print` shows a file with every key explained."
+
+
+def structure(tree: Mapping[str, Any], path: Path) -> Config:
+    """The checked configuration out of parsed TOML. `path` is the file: for messages, and for relative paths in it.
+
+    Raises:
+        ConfigError: one line for each problem.
+    """
+    converter = Converter(detailed_validation=True)
+
+    def engine(value: Any) -> EngineConfig:
+        return converter.structure(_table(value, "[engine]"), EngineConfig)
+
+    def groups(value: Any) -> Mapping[str, GroupConfig]:
+        if not _table(value, "[groups.NAME]"):
+            raise Unfit("at least one [groups.NAME] table (there is nothing to run)", value)
+        return dict(zip(value, _each(group, value.items()), strict=True))
+
+    def group(name: str, value: Any) -> GroupConfig:
+        return converter.structure({**_table(value, "[groups.NAME]"), "name": name}, GroupConfig)
+
+    def launches(value: Any) -> tuple[LaunchConfig, ...]:
+        if not isinstance(value, list) or not value:
+            raise Unfit("at least one [[groups.NAME.launches]] table", value)
+        return tuple(_each(launch, enumerate(value)))
+
+    def launch(_: int, value: Any) -> LaunchConfig:
+        return converter.structure(_table(value, "[[groups.NAME.launches]]"), LaunchConfig)
+
+    rules = rules_of(path.parent, _each)
+    rules[Config] |= {
+        "engine": Rule("an [engine] table", engine),
+        "groups": Rule("at least one [groups.NAME] table", groups),
+    }
+    rules[GroupConfig]["launches"] = Rule("at least one [[groups.NAME.launches]] table", launches)
+    for cls, of_keys in rules.items():
+        hooks: Any = {key: override(struct_hook=rule) for key, rule in of_keys.items()}
+        fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **hooks)
+        converter.register_structure_hook(cls, fill)
+
+    config = None
+    problems: list[tuple[Key, str]] = []
+    try:
+        config = converter.structure({"engine": {}, **tree, "path": path}, Config)
+    except ClassValidationError as error:
+        problems += _problems(error, (), rules)
+    problems += _across(tree)
+    if config is None or problems:
+        lines = [f"{path}: {written_key(key)}: {text}" for key, text in problems]
+        raise ConfigError("\n".join(lines), _EXPLAIN)
+    return config
+
+
+def written_key(key: Key) -> str:
+    """A key as one would write it: `groups.chat.launches[0].model`; parts that TOML wants quoted are quoted."""
+    text = ""
+    for part in key:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += "." * bool(text) + (part if _BARE.fullmatch(part) else written(part))
+    return text
+
+
+def _table(value: Any, which: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Unfit(f"a table, {which}", value)
+    return value
+
+
+def _each(take: Callable[[Any, Any], T], pairs: Any) -> list[T]:
+    """What `take` makes of every (key or index, value). The failures of all come together, each noting its place."""
+    taken = []
+    failures: list[Exception] = []
+    for place, value in pairs:
+        try:
+            taken.append(take(place, value))
+        except (Unfit, ExceptionGroup) as error:
+            error.add_note(IterableValidationNote(f"at {place}", place, None))
+            failures.append(error)
+    if failures:
+        raise ExceptionGroup("unfit", failures)
+    return taken
+
+
+def _problems(
+    group: ExceptionGroup[Exception], key: Key, rules: Mapping[type, Mapping[str, Rule]]
+) -> Iterator[tuple[Key, str]]:
+    """The leaves of what cattrs and `_each` collected, with their keys."""
+    for error in group.exceptions:
+        place = _place(error, key)
+        match error:
+            case ExceptionGroup():
+                yield from _problems(error, place, rules)
+            case ForbiddenExtraKeysError(cl=cls, extra_fields=extra):
+                yield from (((*key, name), _unknown(name, cls)) for name in sorted(extra))
+            case Unfit():
+                yield place, str(error)
+            case KeyError() if isinstance(group, ClassValidationError):
+                yield place, f"missing; expected {rules[group.cl][str(place[-1])].expected}"
+            case _:
+                raise error  # a bug of ours, not the file's fault: it must not be dressed up as one
+
+
+def _place(error: Exception, key: Key) -> Key:
+    for note in getattr(error, "__notes__", ()):
+        if isinstance(note, AttributeValidationNote):
+            return (*key, note.name)
+        if isinstance(note, IterableValidationNote):
+            return (*key, note.index)
+    return key
+
+
+def _unknown(name: str, cls: type) -> str:
+    keys = [attribute.name for attribute in fields(cls) if attribute.name != _GIVEN.get(cls)]
+    near = difflib.get_close_matches(name, keys, n=1)
+    return f"unknown key; expected {'`' + near[0] + '`?' if near else 'one of ' + ', '.join(keys)}"
+
+
+def _across(tree: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
+    """What no single value tells. It reads the raw tree, skipping what is not well-formed, so that these problems show
+    beside the others and not after them."""
+    if "path" in tree:
+        yield ("path",), _unknown("path", Config)
+    owners: dict[str, Key] = {}
+    groups = tree.get("groups")
+    for name, group in groups.items() if isinstance(groups, dict) else ():
+        if not NAME.matches(name):
+            yield ("groups", name), f"expected {NAME.expected}, found {show(name)}"
+        if not isinstance(group, dict):
+            continue
+        if "name" in group:
+            yield ("groups", name, "name"), "unknown key; the group's name is the one in its heading"
+        launches = group.get("launches")
+        for index, launch in enumerate(launches if isinstance(launches, list) else ()):
+            if not isinstance(launch, dict):
+                continue
+            key: Key = ("groups", name, "launches", index)
+            if isinstance(role := launch.get("role"), str) and owners.setdefault(role, key) != key:
+                where = written_key(owners[role])
+                yield (*key, "role"), f"expected a role of its own, found {show(role)}, which {where} has already"
+            if group.get("kind", DEFAULT_KIND) == DEFAULT_KIND:
+                yield from _owned(launch.get("arguments"), (*key, "arguments"))
+
+
+def _owned(arguments: object, key: Key) -> Iterator[tuple[Key, str]]:
+    """llama-server takes `_` for `-` in long flags (its common/arg.cpp), so `--ctx_size` is ours as well."""
+    for index, argument in enumerate(arguments if isinstance(arguments, list) else ()):
+        if isinstance(argument, str):
+            flag = argument.partition("=")[0]
+            flag = flag.replace("_", "-") if flag.startswith("--") else flag
+            if flag in OWNED:
+                yield (*key, index), f"expected an argument that is not ours to give, found {flag}: {OWNED[flag]}"

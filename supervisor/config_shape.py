@@ -1,0 +1,72 @@
+"""What a configuration says, as frozen data. No I/O; the meaning of every key is in docs/reference/configuration.md.
+
+These are as written, checked (`config_check`) and with paths made absolute. What they resolve to (a catalog name to
+a file, a kind to a worker) is the composition root's to find out: `contract.EngineSpec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from attrs import field, frozen
+
+from supervisor import budgets
+
+BUILT_IN: Final = "built-in"
+"""Value of `llama_swap` for the proxy that comes with us."""
+
+DEFAULT_KIND: Final = "llama-swap"
+
+
+@frozen
+class LaunchConfig:
+    """One server of a group."""
+
+    role: str
+    model: str
+    """The name of a catalog model, or an absolute path."""
+    context: int = 4096
+    """Tokens per sequence."""
+    sequences: int = 1
+    idle_ttl_s: int = 0
+    """Seconds without a request after which the weights are unloaded; 0 = never."""
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path | None:
+        """The model's file, where the configuration names a file; None where it names a catalog model."""
+        return Path(self.model) if self.model.startswith("/") else None
+
+
+@frozen
+class GroupConfig:
+    """One group: a proxy and its servers."""
+
+    name: str
+    launches: tuple[LaunchConfig, ...]
+    kind: str = DEFAULT_KIND
+    environment: Mapping[str, str] = field(factory=dict)
+    grace_s: float = budgets.GROUP_GRACE
+    start_limit_s: float = budgets.START_LIMIT
+
+
+@frozen
+class EngineConfig:
+    """What concerns the engine as a whole."""
+
+    slot: Path | None = None
+    keep_warm: bool = False
+    llama_server: Path | None = None
+    llama_swap: str | None = None
+    """An absolute path, or BUILT_IN."""
+
+
+@frozen
+class Config:
+    """One configuration file. `path` is where it came from, absolute."""
+
+    path: Path | None
+    engine: EngineConfig
+    groups: Mapping[str, GroupConfig]

@@ -1,0 +1,79 @@
+"""The commented configuration that `queenright init` writes: every key, with its default, meaning and unit.
+
+A key that stands behind `# ` is at its default, or is an example where its default is "unset". Tests load the text
+as it is, and with every such key uncommented, and compare the defaults with those of `config_shape`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TEMPLATE: Final = """\
+# queenright.toml: one inference engine for every process that asks for it.
+#
+# Looked for from the working directory upwards, then in the user's configuration directory; `--config PATH` or
+# QUEENRIGHT_CONFIG name another. Relative paths are relative to this file, and `~` is your home directory.
+# A key behind `# ` shows its default. Unknown keys are refused, so a slip of the pen is never passed over.
+
+[engine]
+
+# The directory in which the engine lives. Unset: `queenright/slot` in the user's state directory, one engine for
+# all your programs. QUEENRIGHT_SLOT goes before it.
+# slot = "~/.local/state/queenright/slot"
+
+# true: the engine outlives its last member, until `queenright stop`.
+# keep_warm = false
+
+# The llama-server to run: a path. Unset: QUEENRIGHT_LLAMA_SERVER, then PATH, then what a Python package brings.
+# llama_server = "/usr/local/bin/llama-server"
+
+# The llama-swap to run: a path, or "built-in" for the proxy that comes with queenright. Unset: QUEENRIGHT_LLAMA_SWAP,
+# then PATH, then the built-in one.
+# llama_swap = "built-in"
+
+# A group is one proxy and the servers behind it. A group is rebuilt as a unit, and never with its neighbours: what
+# may fall together goes into one group. The name is up to you: a-z, 0-9 and -, at most 32 characters.
+[groups.chat]
+
+# The kind of proxy.
+# kind = "llama-swap"
+
+# Seconds from the start of a stop until what still runs is killed. Above 0, below 3.5.
+# grace_s = 2.5
+
+# Seconds a start may take until all models are loaded. More for large models on slow disks; at most 86400.
+# start_limit_s = 120.0
+
+# Environment variables for this group's processes, beside the few they always get.
+# environment = { CUDA_VISIBLE_DEVICES = "0" }
+
+# A launch is one server. Give as many [[groups.chat.launches]] as there are models.
+[[groups.chat.launches]]
+
+# What clients ask for. Each role is there once in the whole engine.
+role = "chat"
+
+# A catalog model (`queenright model pull NAME` brings it), or the path of a GGUF file.
+model = "smollm2-135m"
+
+# Tokens per sequence. With two sequences, the server keeps room for twice as many.
+# context = 4096
+
+# Requests served at once; more wait. 1 to 64.
+# sequences = 1
+
+# Seconds without a request after which the weights leave memory; the next request loads them again. 0 = never.
+# idle_ttl_s = 0
+
+# More arguments for llama-server, as they are. Those that the keys above set (--ctx-size and the like) are refused.
+# arguments = []
+
+[groups.embed]
+
+[[groups.embed.launches]]
+role = "embed"
+model = "minilm-l6"
+# MiniLM was trained on 512 tokens: more context would be memory for nothing.
+context = 512
+arguments = ["--embeddings"]
+"""

@@ -1,0 +1,127 @@
+"""The words the whole project shares, as frozen data. Pure: no I/O, no clock, no library but attrs.
+
+ARCHITECTURE's vocabulary: a *slot* holds at most one *engine*; an engine is one or more *groups*; a group is one
+proxy and the servers (*launches*) behind it; the *contract* is the (role, model) pairs it serves, plus its *pin*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from attrs import field, frozen
+
+GENERATION_VARIABLE = "QUEENRIGHT_GENERATION"
+"""Environment marker carried by every process of a generation (the warden sets it, nobody else)."""
+
+GENERATION_FD_VARIABLE = "QUEENRIGHT_GENERATION_FD"
+"""Number of the inherited descriptor whose lock says that the generation lives."""
+
+GENERATION_FD = 3
+"""Where the warden puts that descriptor in a group's leader."""
+
+
+class State(StrEnum):
+    """What a group, or a whole slot, is doing. The words of `status`."""
+
+    DOWN = "down"
+    STARTING = "starting"
+    RUNNING = "running"
+    DEGRADED = "degraded"
+    REBUILDING = "rebuilding"
+    STOPPING = "stopping"
+    HELD = "held"
+    FAILED = "failed"
+
+
+class Lifetime(StrEnum):
+    """What keeps an engine up: its members, or the `queenright run` in front of it."""
+
+    MEMBERS = "members"
+    RUN = "run"
+
+
+@frozen
+class LaunchSpec:
+    """One server of a group, resolved: every path absolute, nothing left to guess.
+
+    `context` is in tokens per sequence. `arguments` are passed on verbatim, after ours.
+    """
+
+    role: str
+    model: str
+    path: str
+    context: int
+    sequences: int
+    arguments: tuple[str, ...] = ()
+    idle_ttl_s: int = 0
+    """Seconds without a request after which the weights are unloaded; 0 = never."""
+
+
+@frozen
+class GroupSpec:
+    """One group, resolved. `options` belongs to the kind alone; the core passes it through."""
+
+    name: str
+    kind: str
+    launches: tuple[LaunchSpec, ...]
+    pin: str
+    options: Mapping[str, str] = field(factory=dict)
+    environment: Mapping[str, str] = field(factory=dict)
+    grace_s: float = 2.5
+    start_limit_s: float = 120.0
+
+
+@frozen
+class EngineSpec:
+    """What a front end asks for: the contract (groups) and what keeps the engine up."""
+
+    groups: tuple[GroupSpec, ...]
+    lifetime: Lifetime = Lifetime.MEMBERS
+    keep_warm: bool = False
+
+    @property
+    def pairs(self) -> frozenset[tuple[str, str]]:
+        """The (role, model path) pairs served: the contract without its pin."""
+        return frozenset((launch.role, launch.path) for group in self.groups for launch in group.launches)
+
+    @property
+    def pin(self) -> str:
+        """The pin of the whole engine: its groups' pins, in order of the groups' names."""
+        return " ".join(f"{group.name}={group.pin}" for group in sorted(self.groups, key=lambda g: g.name))
+
+
+@frozen
+class Exit:
+    """How a leader ended, as waitid(2) tells it: `code` is CLD_EXITED, CLD_KILLED or CLD_DUMPED; `status` is the
+    exit status or the signal. A death is a value given to the restart policy, never an exception."""
+
+    code: int
+    status: int
+
+    def describe(self) -> str:
+        """The exit in plain words: `exit status 3`, `killed by SIGKILL`."""
+        import signal
+
+        if self.code == 1:  # CLD_EXITED
+            return f"exit status {self.status}"
+        try:
+            name = signal.Signals(self.status).name
+        except ValueError:
+            name = f"signal {self.status}"
+        return f"killed by {name}" + (" (core dumped)" if self.code == 3 else "")
+
+
+@frozen
+class Endpoint:
+    """Where a role is served now: the base URL of the group's proxy (no path), and the key its clients send.
+
+    `generation` tells two lives of one group apart; the URL may well be the same over both.
+    """
+
+    group: str
+    role: str
+    model: str
+    url: str
+    key: str = field(repr=False)
+    generation: str

@@ -1,0 +1,72 @@
+"""The control socket, seen from outside: one JSON object a line, a question and its answers.
+
+Standard library only and cheap to import: `queenright status` and the client stand on it. The warden holds the
+listener, so connecting works while a keeper is being replaced, and the answer comes from the next one. Why this is
+not HTTP: ADR 3. The protocol is in docs/reference/control-protocol.md.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from supervisor import budgets
+from supervisor.errors import QueenrightError
+from supervisor.slot import Slot, connectable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_LINE = 1 << 20
+
+
+class ControlError(QueenrightError):
+    """The control socket gave no usable answer. `answered` says whether somebody listens there at all."""
+
+    def __init__(self, what: str, next_step: str = "", *, listening: bool = False) -> None:
+        super().__init__(what, next_step)
+        self.listening = listening
+
+
+def ask(slot: Slot, op: str, *, limit: float = budgets.CONTROL_ANSWER, **arguments: Any) -> dict[str, Any]:
+    """One question, one answer, within `limit` seconds. Raises ControlError, or the keeper's error as one."""
+    for answer in converse(slot, op, limit=limit, **arguments):
+        return answer
+    raise ControlError(f"the keeper of {slot.path} closed the connection without an answer", listening=True)
+
+
+def converse(slot: Slot, op: str, *, limit: float, **arguments: Any) -> Iterator[dict[str, Any]]:
+    """One question and all its answers, until the keeper closes. `limit` seconds for the whole. Raises ControlError."""
+    deadline = time.monotonic() + limit
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.settimeout(max(0.001, limit))
+            with connectable(slot.control_socket) as path:
+                connection.connect(path)
+            connection.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise ControlError(f"nothing listens on {slot.control_socket}") from error
+        except OSError as error:
+            raise ControlError(f"{slot.control_socket}: {error}", listening=True) from error
+        pending = b""
+        while True:
+            try:
+                connection.settimeout(max(0.001, deadline - time.monotonic()))
+                data = connection.recv(65536)
+            except TimeoutError as error:
+                raise ControlError(f"the keeper of {slot.path} did not answer in time", listening=True) from error
+            except OSError:
+                data = b""
+            if not data:
+                return
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                yield _checked(json.loads(line))
+
+
+def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+    if "error" in answer:
+        raise ControlError(answer["error"], answer.get("next_step", ""), listening=True)
+    return answer

@@ -1,0 +1,117 @@
+"""The keeper's end of the control socket: commands in, snapshots out. It answers from memory, in every state."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from supervisor.control import MAX_LINE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+CONTROL_FD = 4
+PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: SO_PEERCRED of unix(7)
+
+
+class Served(Protocol):
+    """What the control socket needs of the keeper."""
+
+    def snapshot(self) -> dict[str, Any]: ...
+
+    async def changed(self) -> None: ...
+
+    def is_settled(self, groups: list[str]) -> bool: ...
+
+    async def stop(self, why: str) -> None: ...
+
+
+async def serve(served: Served, descriptor: int = CONTROL_FD) -> None:
+    """Serve until cancelled. The listener is the warden's: it outlives us, and closing ours refuses nobody."""
+    stdlib = socket.socket(fileno=descriptor)
+    stdlib.set_inheritable(False)
+    listener = trio.SocketListener(trio.socket.from_stdlib_socket(stdlib))
+    commands: dict[str, Callable[[Served, dict[str, Any]], AsyncIterator[dict[str, Any]]]] = {
+        "status": _status,
+        "follow": _follow,
+        "wait": _wait,
+        "stop": _stop,
+    }
+
+    async def handle(stream: trio.SocketStream) -> None:
+        try:
+            async with stream:
+                await _converse(stream, served, commands)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            pass  # the caller hung up; that is its right
+
+    await trio.serve_listeners(handle, [listener])
+
+
+async def _converse(stream: trio.SocketStream, served: Served, commands: dict[str, Any]) -> None:
+    credentials = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+    uid = PEER_CREDENTIALS.unpack(credentials)[1]
+    if uid not in (0, os.geteuid()):
+        return  # the socket is 0600 already; this is for a descriptor that was passed on
+    line = b""
+    while not line.endswith(b"\n"):
+        data = await stream.receive_some(MAX_LINE)
+        line += data
+        if not data or len(line) > MAX_LINE:
+            return
+    try:
+        question = json.loads(line)
+        answers = commands[question["op"]](served, question)
+    except (ValueError, KeyError, TypeError):
+        known = ", ".join(sorted(commands))
+        await _send(stream, {"error": "not a question of this protocol", "next_step": f"known: {known}"})
+        return
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_until_hangup, stream, nursery.cancel_scope)
+        async for answer in answers:
+            await _send(stream, answer)
+        nursery.cancel_scope.cancel()
+
+
+async def _until_hangup(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    """A caller who leaves in the middle of a long answer must not be waited for."""
+    while await stream.receive_some(4096):
+        pass
+    scope.cancel()
+
+
+async def _send(stream: trio.SocketStream, answer: dict[str, Any]) -> None:
+    await stream.send_all(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+
+
+async def _status(served: Served, _: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    yield served.snapshot()
+
+
+async def _follow(served: Served, _: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """A snapshot now and after each change; several changes in a row make one."""
+    while True:
+        yield served.snapshot()
+        await served.changed()
+
+
+async def _wait(served: Served, question: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """One snapshot, as soon as every group named is up, given up, or not going to be up."""
+    while not served.is_settled(list(question.get("groups", []))):
+        await served.changed()
+    yield served.snapshot()
+
+
+async def _stop(served: Served, question: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """Snapshots while it stops; the end of the connection is the end of the keeper."""
+    who = str(question.get("who", "an unnamed caller"))[:200]
+    yield served.snapshot()
+    await served.stop(f"asked by {who}")
+    while True:
+        await served.changed()
+        yield served.snapshot()

@@ -1,0 +1,44 @@
+"""Starts a warden that shares no fate with whoever asked: own session, double fork, nothing inherited.
+
+Run by absolute path as `python -I -S detach_stub.py LOG ARGV…`; standard library only, so that the fork happens in a
+process with one thread (a front end may have many). It waits for the warden's verdict, one word on a pipe, and ends
+with 0 (it runs), 3 (the slot has a warden) or 1 (the reason is on stderr). See daemon(7).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main() -> None:
+    log_path, argv = sys.argv[1], sys.argv[2:]
+    verdict_r, verdict_w = os.pipe()
+    if os.fork():
+        os.close(verdict_w)
+        verdict = b""
+        while data := os.read(verdict_r, 4096):
+            verdict += data
+        if verdict != b"ok":
+            sys.stderr.write(verdict.decode() or f"the warden died at its start; its last words are in {log_path}")
+        sys.exit(0 if verdict == b"ok" else 3 if verdict.startswith(b"held") else 1)
+    os.setsid()
+    if os.fork():
+        os._exit(0)  # the session's leader ends, so nobody of this session can get a terminal again
+    os.chdir("/")
+    os.umask(0o077)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.set_inheritable(verdict_w, True)
+    settings = json.loads(argv[-1]) | {"verdict_fd": verdict_w}
+    try:
+        os.execv(argv[0], [*argv[:-1], json.dumps(settings)])
+    except OSError as error:
+        os.write(verdict_w, f"cannot start {argv[0]}: {error}".encode())
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Every error a user or a front end can meet, as data.
+
+One base class; each subclass carries its facts as fields, survives pickling, names what is wrong in one line and
+says the next step. `queenright` prints `str(error)` and exits with `error.exit_code`: no traceback reaches a user.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+
+class ExitCode(IntEnum):
+    """What a command's exit status means. The same table stands in docs/reference/exit-codes.md."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    OWNED_ELSEWHERE = 3
+    NO_ENGINE = 4
+    FAILED_FOR_GOOD = 5
+    DOES_NOT_FIT = 6
+
+
+class QueenrightError(Exception):
+    """Base of all our errors.
+
+    `what` is one sentence that names the thing; `next_step` is what the operator can do about it, or "".
+    """
+
+    exit_code = ExitCode.ERROR
+
+    def __init__(self, what: str, next_step: str = "") -> None:
+        super().__init__(what, next_step)
+        self.what = what
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  {self.next_step}" if self.next_step else self.what
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error for `--json`: class name, text, next step, exit code."""
+        return {
+            "error": type(self).__name__,
+            "what": self.what,
+            "next_step": self.next_step,
+            "exit_code": int(self.exit_code),
+        }
+
+
+class UsageError(QueenrightError):
+    """The command line asks for something that cannot be."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ConfigError(QueenrightError):
+    """The configuration file cannot be used as it stands. Nothing was started."""
+
+    exit_code = ExitCode.USAGE
+
+
+class SlotError(QueenrightError):
+    """The slot directory cannot be used: not ours, a symlink, read-only, or on a filesystem without usable flock."""
+
+
+class LockTimeoutError(QueenrightError):
+    """A lock was not free within its budget."""
+
+
+class OwnedElsewhereError(QueenrightError):
+    """Another process owns what was asked for."""
+
+    exit_code = ExitCode.OWNED_ELSEWHERE
+
+
+class NoEngineError(QueenrightError):
+    """There is no engine in the slot, and this command does not start one."""
+
+    exit_code = ExitCode.NO_ENGINE
+
+
+class EngineBinaryError(QueenrightError):
+    """No usable engine binary: none found, missing, or not executable."""
+
+
+class ModelError(QueenrightError):
+    """A model cannot be used: missing, unreadable, empty, truncated, or not a GGUF file."""
+
+
+class ModelPullError(QueenrightError):
+    """A model could not be brought into the cache. What was there before is untouched."""
+
+
+class EngineStartError(QueenrightError):
+    """The engine did not start within its budget; the reason is the group's own last words."""
+
+
+class FailedForGoodError(QueenrightError):
+    """A group was given up on: it never became healthy, or its breaker is open."""
+
+    exit_code = ExitCode.FAILED_FOR_GOOD
+
+
+class RecordError(QueenrightError):
+    """A record on disk does not parse, or is of a version that this program does not know."""
+
+
+class InterruptedAnswerError(QueenrightError):
+    """An answer was cut after its first byte had reached the caller: never replayed, never shown as complete."""
+
+
+class LinkError(QueenrightError):
+    """The link between warden and keeper broke a rule of its protocol."""

@@ -1,0 +1,431 @@
+"""One group: one task that owns its state, and the hands that carry out what the lifecycle table says.
+
+Everything that happens to the group comes into one inbox: the warden's news, readiness, the timer of a restart, a
+stop. `lifecycle.step` decides, the methods named after its actions act. Work that takes time runs in the nursery and
+answers with another happening; it is tagged with its generation, so that what a dead one still has to say is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import signal
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import trio
+
+from supervisor import budgets, identity, lifecycle, logfiles, ports, records, restart
+from supervisor.contract import Exit, GroupSpec, State
+from supervisor.errors import EngineStartError, QueenrightError
+from supervisor.kinds import Birth, Kind, ServerState
+from supervisor.lifecycle import Action, Event
+from supervisor.procs import Exited, Gone, Procs, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisor.slot import Slot
+
+RECORD_VERSION = 1
+
+
+class Happening(NamedTuple):
+    """What came into the inbox. `generation` is whose news it is; "" for what concerns the group as such."""
+
+    event: Event
+    generation: str = ""
+    reason: str = ""
+
+
+class Life:
+    """A generation while it lives. `log_start` is where its part of the log begins; `exited`: its leader is dead."""
+
+    def __init__(self, birth: Birth, pid: int, log_start: int) -> None:
+        self.birth, self.pid, self.log_start = birth, pid, log_start
+        self.exited = trio.Event()
+
+    @property
+    def port(self) -> int:
+        """Where clients go."""
+        return next(iter(self.birth.ports.values()))
+
+
+class Group:
+    """Owner of one group's state. `changed` is called after each change; it must not block."""
+
+    def __init__(self, spec: GroupSpec, slot: Slot, kind: Kind, procs: Procs, changed: Callable[[], None]) -> None:
+        self.spec, self.slot, self.kind, self.procs, self.changed = spec, slot, kind, procs, changed
+        self.state = State.DOWN
+        self.reason = "not started"
+        self.since = time.time()
+        self.history = restart.History()
+        self.life: Life | None = None
+        self.servers: dict[str, ServerState] = {}
+        self.log_tail: list[str] = []
+        self._ended = Exit(1, 0)
+        self._blame = ""
+        self._last_ports: dict[str, int] = {}
+        self._attempt: set[trio.CancelScope] = set()
+        self._in_birth = False
+        self._inbox_in, self._inbox = trio.open_memory_channel[Happening](math.inf)
+        self._nursery: trio.Nursery | None = None
+
+    # --- the task ---------------------------------------------------------------------------------------------------
+
+    async def run(self, row: Row | None) -> None:
+        """Live. `row` is a generation that the warden already has of this group. Ends only by cancellation."""
+        async with trio.open_nursery() as self._nursery:
+            note = self.procs.notes.get(self._note_key) or {}
+            self.history = records.structure(note["history"], restart.History) if "history" in note else self.history
+            self._last_ports = dict(note.get("ports", {}))
+            if row is not None:
+                self._take_up(row)
+            self.post(Event.WANTED)
+            async for happening in self._inbox:
+                self._handle(happening)
+
+    def post(self, event: Event, generation: str = "", reason: str = "") -> None:
+        """Tell the group that something happened."""
+        self._inbox_in.send_nowait(Happening(event, generation, reason))
+
+    def _handle(self, happening: Happening) -> None:
+        if happening.generation and (self.life is None or happening.generation != self.life.birth.generation):
+            return  # the last words of a generation that is no more
+        was = self.state
+        self.state, actions = lifecycle.step(was, happening.event)
+        self._note_facts(happening, was)
+        for action in actions:
+            self._hands[action](self)
+        if self.state is not was:
+            self.since = time.time()
+        self.changed()
+
+    def _note_facts(self, happening: Happening, was: State) -> None:
+        """What a happening says beyond the table: reasons, history, the record for those who bind."""
+        match happening.event:
+            case Event.READY:
+                self.history = self.history.became_ready(time.monotonic())
+                self.reason, self.log_tail, self._blame = "", [], ""
+                self._write_note()
+                self._publish()
+            case Event.NOT_READY:
+                self._blame = happening.reason
+                self.reason = happening.reason
+            case Event.EXITED:
+                self._end_attempt()
+                self.servers = dict.fromkeys(self.servers, ServerState.DOWN)
+                if was is not State.STOPPING:  # then the record is about to be removed
+                    self.reason = f"its proxy ended: {self._ended.describe()}"
+                    self._publish()
+            case Event.SERVER_LOST | Event.GIVEN_UP | Event.UNKILLABLE:
+                self.reason = happening.reason
+            case Event.STOP:
+                self._end_attempt()
+                self.reason = happening.reason
+            case Event.GONE:
+                self._remember_last_words()
+            case Event.WANTED if was is State.FAILED:
+                self.history = restart.History(restarts=self.history.restarts)
+            case _:
+                pass
+
+    def _remember_last_words(self) -> None:
+        if self.life is not None:
+            log = self.slot.group_log(self.spec.name)
+            self.log_tail = logfiles.tail(log, lines=20, since=self.life.log_start) or self.log_tail
+
+    def end_now(self) -> None:
+        """Kill what runs, at once."""
+        self._kill()
+
+    # --- what the table's actions do --------------------------------------------------------------------------------
+
+    def _spawn(self) -> None:
+        self._in_birth = True
+        self._start_soon(self._give_birth)
+
+    def _warm(self) -> None:
+        if self.life is not None:
+            self._in_attempt(self._become_ready, self.life, False)
+
+    def _stop(self) -> None:
+        if self.life is not None:
+            self._start_soon(self._end, self.life)
+        elif not self._in_birth:  # else it is stopped as soon as it is born
+            self.post(Event.GONE)
+
+    def _kill(self) -> None:
+        if self.life is not None:
+            self.procs.kill(self.life.birth.generation, signal.SIGKILL, everybody=True)
+
+    def _forget(self) -> None:
+        if self.life is not None:
+            self.procs.forget(self.life.birth.generation)
+            for path in self.kind.command(self.spec, self.life.birth).files:
+                path.unlink(missing_ok=True)
+            self.life = None
+
+    def _consult(self) -> None:
+        why = self._blame or self._ended.describe()
+        words = logfiles.last_words(self.log_tail)
+        self.history = self.history.died(time.monotonic())
+        verdict = restart.decide(
+            self.history, code=self._ended.code, status=self._ended.status, why=f"{why}: {words}" if words else why
+        )
+        self.reason, self._blame = verdict.reason, ""
+        self._write_note()
+        self._in_attempt(self._answer, verdict)
+
+    _hands: dict[Action, Callable[[Group], None]] = {  # noqa: RUF012 - a constant table, never changed
+        Action.SPAWN: _spawn,
+        Action.WARM: _warm,
+        Action.STOP: _stop,
+        Action.KILL: _kill,
+        Action.CONSULT: _consult,
+        Action.FORGET: _forget,
+    }
+
+    # --- the hands that take time -----------------------------------------------------------------------------------
+
+    async def _answer(self, verdict: restart.Verdict) -> None:
+        await trio.sleep(verdict.delay)
+        if verdict.restart:
+            self.history = self.history.started_again()
+            self.post(Event.AGAIN)
+        else:
+            self.post(Event.GIVEN_UP, reason=verdict.reason)
+
+    async def _give_birth(self) -> None:
+        """Choose ports, write the files, have the warden start it. What fails here counts as a death."""
+        try:
+            birth = self._new_birth()
+            command = self.kind.command(self.spec, birth)
+            for path, text in command.files.items():
+                await trio.to_thread.run_sync(records.write_text_private, path, text)
+            log = self.slot.group_log(self.spec.name)
+            started_at = logfiles.size(log)
+            self._last_ports = dict(birth.ports)
+            self._write_note()
+            news = self.procs.follow(birth.generation)
+            spawned = await self.procs.spawn(
+                gen=birth.generation,
+                group=self.spec.name,
+                argv=list(command.argv),
+                env=dict(command.environment),
+                lock=self.slot.generation_lock(self.spec.name, birth.generation),
+                log=log,
+                note={"ports": dict(birth.ports), "log_start": started_at, "ready": False},
+            )
+        except (QueenrightError, OSError) as error:
+            self._ended, self._blame = Exit(1, 127), str(error).splitlines()[0]
+            self.post(Event.GONE)
+            return
+        finally:
+            self._in_birth = False
+        self.life = Life(birth, spawned.pid, started_at)
+        self._start_soon(self._listen, self.life, news)
+        if self.state is State.STOPPING:  # the stop came while the warden forked
+            self._start_soon(self._end, self.life)
+        else:
+            self._in_attempt(self._become_ready, self.life, True)
+        self.changed()
+
+    def _new_birth(self) -> Birth:
+        names = self.kind.port_names(self.spec)
+        chosen: dict[str, int] = {}
+        for name in names:
+            chosen[name] = ports.choose(self._last_ports.get(name), set(chosen.values()))
+        return self._birth(secrets.token_hex(8), chosen)
+
+    def _birth(self, generation: str, chosen: dict[str, int]) -> Birth:
+        """Keys: the client's is made once and kept; the generation's can be told from the client's and the
+        generation's name, so a keeper that takes over needs nothing more."""
+        key_path = self.slot.group_key(self.spec.name)
+        try:
+            client_key = key_path.read_text(encoding="ascii").strip()
+        except FileNotFoundError:
+            client_key = secrets.token_urlsafe(24)
+            records.write_text_private(key_path, client_key + "\n")
+        config = self.slot.generation_config(self.spec.name, generation)
+        own_key = generation_key(client_key, generation)
+        return Birth(generation, chosen, config, client_key, own_key, self.procs.hello.pid)
+
+    async def _become_ready(self, life: Life, watch: bool) -> None:
+        """Wait until the group can serve, say so, and then watch it."""
+        stage = "its proxy does not listen yet"
+        try:
+            with trio.fail_after(self.spec.start_limit_s):
+                await self._proxy_is_ours(life)
+                stage = "its servers are loading"
+                await self.kind.load(self.spec, life.birth, self._report)
+        except trio.TooSlowError:
+            limit = f"{self.spec.start_limit_s:g} s (start_limit_s of group {self.spec.name})"
+            self.post(Event.NOT_READY, life.birth.generation, f"not ready within {limit}: {stage}")
+            return
+        except EngineStartError as error:
+            self.post(Event.NOT_READY, life.birth.generation, error.what)
+            return
+        self.post(Event.READY, life.birth.generation)
+        if watch:
+            await self.kind.watch(self.spec, life.birth, self._report)
+
+    async def _proxy_is_ours(self, life: Life) -> None:
+        """A 200 from whoever happens to listen there proves nothing: the listener must belong to this generation."""
+        port, pause = life.port, budgets.READY_POLL
+        while True:
+            family = [life.pid, *(process.pid for process in identity.descendants(life.pid))]
+            owner = ports.owned_by(port, family)
+            if owner.owner is ports.Owner.OURS:
+                return
+            if owner.owner is ports.Owner.FOREIGN:
+                raise EngineStartError(f"port {port} was taken by another program before the proxy could have it")
+            await trio.sleep(pause)
+            pause = min(pause * 1.2, budgets.READY_POLL_MOST)
+
+    def _report(self, role: str, state: ServerState) -> None:
+        if self.life is None:
+            return
+        was, self.servers[role] = self.servers.get(role), state
+        if state is ServerState.LOST and was is not ServerState.LOST:
+            self.post(Event.SERVER_LOST, self.life.birth.generation, f"the {role} server died; it is loaded again")
+        self.changed()
+
+    async def _listen(self, life: Life, news: trio.MemoryReceiveChannel[Any]) -> None:
+        generation = life.birth.generation
+        async for item in news:
+            match item:
+                case Exited(ended):
+                    self._ended = ended
+                    life.exited.set()
+                    self.post(Event.EXITED, generation)
+                case Gone():
+                    self.post(Event.GONE, generation)
+                    return
+                case unkillable:
+                    pids = " ".join(map(str, unkillable.pids)) or "none seen, but its lock is held"
+                    self.post(Event.UNKILLABLE, generation, f"cannot be killed: pids {pids}")
+
+    async def _end(self, life: Life) -> None:
+        """Let go, SIGTERM, SIGKILL; the sweep and the last word are the warden's. Bounded by the group's grace."""
+        generation = life.birth.generation
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + budgets.GROUP_STOP):
+            with trio.move_on_after(self.spec.grace_s):
+                with trio.move_on_after(budgets.UNLOAD_LIMIT):
+                    try:
+                        await self.kind.release(life.birth)
+                    except Exception as error:  # noqa: BLE001 - whatever it is, SIGTERM is next
+                        self.reason = f"{self.reason}; unload failed: {error}"
+                self.procs.kill(generation, signal.SIGTERM)
+                await life.exited.wait()
+                return
+            self.procs.kill(generation, signal.SIGKILL, everybody=True)
+
+    # --- adoption ---------------------------------------------------------------------------------------------------
+
+    def _take_up(self, row: Row) -> None:
+        """Take up what an earlier keeper started: same processes, same ports, same keys."""
+        note = row.note or {}
+        life = Life(self._birth(row.gen, dict(note["ports"])), row.pid, int(note["log_start"]))
+        self.life, self._ended = life, row.exit
+        self.state = State.REBUILDING if self.history.ever_ready else State.STARTING
+        self.reason = "taken up by a new keeper"
+        if row.state == "gone":
+            self.post(Event.GONE, row.gen)
+            return
+        self._start_soon(self._listen, life, self.procs.follow(row.gen))
+        if row.state == "running":
+            self.state = State.RUNNING if note.get("ready") else self.state
+            self._in_attempt(self._become_ready, life, True)
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _note_key(self) -> str:
+        return f"group:{self.spec.name}"
+
+    def _write_note(self) -> None:
+        """To the warden, for the next keeper."""
+        history = records.unstructure(self.history)
+        self.procs.note_slot(self._note_key, {"history": history, "ports": self._last_ports})
+        if self.life is not None:
+            ready = self.state in (State.RUNNING, State.DEGRADED)
+            birth = self.life.birth
+            note = {"ports": dict(birth.ports), "log_start": self.life.log_start, "ready": ready}
+            self.procs.note_generation(birth.generation, note)
+
+    def _publish(self) -> None:
+        """To disk, for those who bind without asking. Off the trio thread; a full disk loses nothing."""
+        self._start_soon(self._write_record, self.describe())
+
+    async def _write_record(self, facts: dict[str, Any]) -> None:
+        path = self.slot.group_record(self.spec.name)
+        try:
+            await trio.to_thread.run_sync(lambda: records.write(path, facts, version=RECORD_VERSION))
+        except QueenrightError as error:
+            self.reason = error.what
+            self.changed()
+
+    def describe(self) -> dict[str, Any]:
+        """The group for `status` and for its record. Plain data, no secrets."""
+        life = self.life
+        proxy = {"pid": life.pid, "port": life.port} if life else None
+        family = identity.descendants(life.pid) if life else []
+        servers = []
+        for launch in self.spec.launches:
+            port = life.birth.ports.get(launch.role) if life else None
+            owner = ports.owned_by(port, [process.pid for process in family]) if port else None
+            pid = owner.pid if owner and owner.owner is ports.Owner.OURS else None
+            servers.append(
+                {
+                    "role": launch.role,
+                    "model": launch.model,
+                    "pid": pid,
+                    "port": port,
+                    "state": self.servers.get(launch.role, ServerState.DOWN).value,
+                    "rss_bytes": identity.resident_bytes(pid) if pid else None,
+                }
+            )
+        return {
+            "name": self.spec.name,
+            "state": self.state.value,
+            "reason": self.reason,
+            "since": self.since,
+            "generation": life.birth.generation if life else None,
+            "url": life.birth.url if life else None,
+            "proxy": proxy,
+            "servers": servers,
+            "restarts": self.history.restarts,
+            "log_tail": self.log_tail if self.state is State.FAILED else [],
+        }
+
+    # --- nursery ----------------------------------------------------------------------------------------------------
+
+    def _start_soon(self, function: Callable[..., Any], *arguments: Any) -> None:
+        assert self._nursery is not None  # noqa: S101 - set before anything can happen
+        self._nursery.start_soon(function, *arguments)
+
+    def _in_attempt(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Start work that ends with the present attempt."""
+        scope = trio.CancelScope()
+        self._attempt.add(scope)
+
+        async def work() -> None:
+            with scope:
+                await function(*arguments)
+            self._attempt.discard(scope)
+
+        self._start_soon(work)
+
+    def _end_attempt(self) -> None:
+        """Stop waiting for readiness, watching, or counting down to a restart."""
+        for scope in self._attempt:
+            scope.cancel()
+
+
+def generation_key(client_key: str, generation: str) -> str:
+    """The key that one generation alone accepts. Derived, so that it need not be kept anywhere else."""
+    import hashlib
+    import hmac
+
+    return hmac.new(client_key.encode(), generation.encode(), hashlib.sha256).hexdigest()[:32]

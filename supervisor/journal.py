@@ -1,0 +1,24 @@
+"""events.jsonl: what happened in a slot, with reasons, one JSON object a line. For people; nothing is decided by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from supervisor import logfiles
+
+if TYPE_CHECKING:
+    from supervisor.slot import Slot
+
+
+def note(slot: Slot, what: str, **facts: Any) -> None:
+    """Append one event. A disk that is full loses the event and nothing else."""
+    line = json.dumps({"at": round(time.time(), 3), "what": what, **facts}, separators=(",", ":")) + "\n"
+    try:
+        with open(os.open(slot.events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
+            file.write(line)
+        logfiles.cap(slot.events)
+    except OSError:
+        pass

@@ -1,0 +1,227 @@
+"""The keeper: owner of a slot's policy. Crash-only: it takes up what the warden reports, and may die at any moment.
+
+Started by the warden by absolute path as `python -P keeper.py SLOT [--console]`, with the link on descriptor 3 and
+the control listener on 4. It holds nothing that it cannot get back: before it acts, what it means is in a note.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from supervisor import budgets, journal, kinds, locks, logfiles, membership, records
+from supervisor._version import __version__
+from supervisor.console import Console
+from supervisor.contract import EngineSpec, Lifetime, State
+from supervisor.control_server import serve
+from supervisor.errors import LinkError, QueenrightError, RecordError
+from supervisor.procs import Procs
+from supervisor.slot import Slot
+from supervisor.tree import Tree
+
+CONTRACT_VERSION = 1
+KEEPER_VERSION = 1
+
+
+class Keeper:
+    """The state of one slot while this process keeps it."""
+
+    def __init__(self, slot: Slot, console: Console) -> None:
+        self.slot, self.console = slot, console
+        self.procs = Procs()
+        self.since = time.time()
+        self.spec: EngineSpec | None = None
+        self.tree: Tree | None = None
+        self.stopping = ""
+        self._change = trio.Event()
+        self._stop_asked = trio.Event()
+        self._seen: dict[str, tuple[State, str]] = {}
+
+    # --- what control serves ----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state, as `status --json` shows it."""
+        hello = self.procs.hello
+        return {
+            "slot": str(self.slot.path),
+            "state": self.state.value,
+            "reason": self.stopping or next((g["reason"] for g in self._groups() if g["reason"]), ""),
+            "lifetime": self.spec.lifetime.value if self.spec else None,
+            "keeper": {"pid": os.getpid(), "version": __version__, "since": self.since},
+            "warden": {"pid": hello.pid, "ticks": hello.ticks, "keeper_crashes": hello.crashes},
+            "groups": self._groups(),
+            "members": [
+                {"pid": member.pid, "name": member.program, "since": member.since}
+                for member in membership.members(self.slot)
+            ],
+            "contract": records.unstructure(self.spec) if self.spec else None,
+        }
+
+    @property
+    def state(self) -> State:
+        """One word for the slot."""
+        if self.stopping:
+            return State.STOPPING
+        return self.tree.state if self.tree else State.STARTING
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group.describe() for group in self.tree.groups.values()] if self.tree else []
+
+    def is_settled(self, groups: list[str]) -> bool:
+        """Whether a caller who waits for these groups has waited enough."""
+        return bool(self.stopping) or (self.tree is not None and self.tree.is_settled(groups))
+
+    async def changed(self) -> None:
+        """Wait for the next change."""
+        await self._change.wait()
+
+    async def stop(self, why: str) -> None:
+        """Begin to stop; the end of this process says that it is done."""
+        self.begin_stop(why)
+        await trio.lowlevel.checkpoint()
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        """Something changed: wake those who follow, and say what an operator would want to hear."""
+        self._change.set()
+        self._change = trio.Event()
+        for name, group in self.tree.groups.items() if self.tree else ():
+            if self._seen.get(name) != (group.state, group.reason):
+                self._seen[name] = (group.state, group.reason)
+                reason = f": {group.reason}" if group.reason else ""
+                self.console.say(f"{name}: {group.state.value}{reason}")
+                journal.note(self.slot, "state", group=name, state=group.state.value, reason=group.reason)
+
+    def begin_stop(self, why: str) -> None:
+        """The step into `stopping`. A second one means: now."""
+        if not self.stopping:
+            self.stopping = why
+            self.procs.note_slot("intent", {"stop": why})
+            self._stop_asked.set()
+            self.tell()
+        elif self.tree is not None and "signal" in why:
+            self.tree.kill()
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep the slot until it is stopped or the warden is gone."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.procs.run)
+            nursery.start_soon(serve, self)
+            nursery.start_soon(self._obey_signals)
+            hold = await locks.acquire_async(self.slot.keeper_lock, timeout=budgets.HANDOFF_WAIT)
+            records.clear_temporaries(self.slot.path)
+            records.clear_temporaries(self.slot.groups)
+            self.spec = await self._contract()
+            self.tree = Tree(self.spec, self.slot, kinds.find, self.procs, self.tell)
+            if self.procs.notes.get("intent"):
+                self.begin_stop(self.procs.notes["intent"]["stop"])
+            nursery.start_soon(self.tree.run)
+            nursery.start_soon(self._watch_members)
+            nursery.start_soon(self._cap_logs)
+            await trio.to_thread.run_sync(self._write_record)
+            await self._stop_asked.wait()
+            await self._tear_down()
+            hold.release()
+            nursery.cancel_scope.cancel()
+
+    async def _contract(self) -> EngineSpec:
+        """From the warden's notes, or, for the first keeper of a slot, as the builder left it. Noted before use."""
+        if (noted := self.procs.notes.get("contract")) is not None:
+            return records.structure(noted, EngineSpec)
+        path = self.slot.contract_record
+        spec = await trio.to_thread.run_sync(lambda: records.read(path, EngineSpec, version=CONTRACT_VERSION))
+        if spec is None:
+            raise RecordError(f"{path} is not there, so nothing says what to run")
+        self.procs.note_slot("contract", records.unstructure(spec))
+        return spec
+
+    def _write_record(self) -> None:
+        facts = {
+            "pid": os.getpid(),
+            "version": __version__,
+            "since": self.since,
+            "control": str(self.slot.control_socket),
+            "warden_pid": self.procs.hello.pid,
+            "warden_ticks": self.procs.hello.ticks,
+        }
+        try:
+            records.write(self.slot.keeper_record, facts, version=KEEPER_VERSION)
+        except QueenrightError as error:
+            print(error, file=sys.stderr, flush=True)  # it is for readers only
+
+    async def _obey_signals(self) -> None:
+        async for number in self.procs.signals:
+            self.begin_stop(f"signal {number}")
+
+    async def _watch_members(self) -> None:
+        """The last one out stops the engine. The step is taken under build.lock after counting again, so the last
+        one out cannot race the next one in; the lock is only tried, so the control socket goes on answering."""
+        while self.spec is not None and self.spec.lifetime is Lifetime.MEMBERS and not self.spec.keep_warm:
+            if membership.count(self.slot) == 0 and (hold := locks.try_acquire(self.slot.build_lock)) is not None:
+                with hold:
+                    if membership.count(self.slot) == 0:
+                        self.begin_stop("the last member left")
+                        return
+            await trio.sleep(budgets.MEMBER_POLL)
+
+    async def _cap_logs(self) -> None:
+        while True:
+            for path in [*self.slot.logs.glob("*.log"), self.slot.events]:
+                await trio.to_thread.run_sync(logfiles.cap, path)
+            await trio.sleep(budgets.LOG_CHECK)
+
+    async def _tear_down(self) -> None:
+        """Stop everything, leave nothing of ours behind, and have the warden leave after us."""
+        assert self.tree is not None  # noqa: S101 - there is one before anything can ask to stop
+        began = time.monotonic()
+        clean = await self.tree.stop(self.stopping, self.changed)
+        took = f"{time.monotonic() - began:.1f} s"
+        outcome = "everything is gone" if clean else "something could not be killed; see the groups"
+        names = ", ".join(self.tree.groups)
+        self.console.say(f"stopped ({self.stopping}): {names} in {took}, {outcome}")
+        journal.note(self.slot, "stopped", why=self.stopping, groups=list(self.tree.groups), took=took, clean=clean)
+        for path in (
+            self.slot.keeper_record,
+            self.slot.contract_record,
+            *map(self.slot.group_record, self.tree.groups),
+        ):
+            path.unlink(missing_ok=True)
+        refused = await self.procs.quit()
+        if refused:
+            raise LinkError(f"the warden does not end the slot: {refused}")
+
+
+def main() -> int:
+    """Exit status: 0 stopped, 1 an error that the warden will answer with another keeper."""
+    slot = Slot(Path(sys.argv[1]))
+    keeper = Keeper(slot, Console("--console" in sys.argv[2:]))
+    status = 0
+    try:
+        trio.run(keeper.run)
+    except* QueenrightError as group:
+        for error in leaves(group):
+            print(f"keeper: {error}", file=sys.stderr, flush=True)
+        status = 1
+    keeper.console.drain()
+    return status
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """The errors of a group, however deep the nurseries were."""
+    return [
+        leaf
+        for error in group.exceptions
+        for leaf in (leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""What there is in a slot, for commands that only look. Nothing is started, changed or set aside by it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from supervisor import control, identity, locks, membership, records
+from supervisor.control import ControlError
+from supervisor.errors import RecordError
+
+if TYPE_CHECKING:
+    from supervisor.slot import Slot
+
+LOOK_LIMIT = 0.8  # budget: status answers within a second, also when the keeper does not
+GROUP_RECORD_VERSION = 1
+
+
+def look(slot: Slot) -> dict[str, Any]:
+    """The slot as `status --json` shows it: from the keeper, or from locks and records where it does not answer.
+
+    Raises SlotError for a directory that cannot be a slot.
+    """
+    if not slot.examine() or not locks.is_held(slot.warden_lock):
+        return nothing(slot)
+    try:
+        return control.ask(slot, "status", limit=LOOK_LIMIT)
+    except ControlError as error:
+        return _from_outside(slot, error.what)
+
+
+def nothing(slot: Slot) -> dict[str, Any]:
+    """The shape of `status --json` when no engine runs."""
+    left = [f"{group}.{gen}" for group, gen in slot.generations() if locks.is_held(slot.generation_lock(group, gen))]
+    reason = f"no engine runs; processes of an earlier one are still alive: {', '.join(left)}" if left else "no engine"
+    return {
+        "slot": str(slot.path),
+        "state": "down",
+        "reason": reason,
+        "lifetime": None,
+        "keeper": None,
+        "warden": None,
+        "groups": [],
+        "members": _members(slot) if os.path.isdir(slot.members) else [],
+    }
+
+
+def _from_outside(slot: Slot, why: str) -> dict[str, Any]:
+    """The keeper does not answer: a new one is on its way, or it hangs. The engine may well be serving."""
+    pids = locks.holders(slot.warden_lock)
+    return {
+        **nothing(slot),
+        "state": "degraded",
+        "reason": f"{why}; what is shown comes from records",
+        "keeper": None,
+        "warden": {"pid": pids[0] if pids else None, "ticks": identity.start_ticks(pids[0]) if pids else None},
+        "groups": _recorded_groups(slot),
+    }
+
+
+def _recorded_groups(slot: Slot) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(slot.groups.glob("*.json")):
+        if path.name.count(".") != 1:
+            continue  # a generation's configuration
+        try:
+            facts = records.read_fields(path, version=GROUP_RECORD_VERSION, set_aside=False)
+        except RecordError as error:
+            facts = {"name": path.stem, "state": "unknown", "reason": error.what, "servers": [], "proxy": None}
+        if facts is not None:
+            found.append(facts)
+    return found
+
+
+def _members(slot: Slot) -> list[dict[str, Any]]:
+    return [{"pid": m.pid, "name": m.program, "since": m.since} for m in membership.members(slot)]
+
+
+def dump(snapshot: dict[str, Any]) -> str:
+    """As `--json` prints it: without what is for programs of ours only."""
+    return json.dumps({key: value for key, value in snapshot.items() if key != "contract"}, indent=2)

@@ -1,0 +1,165 @@
+"""Streams: passed on as they come, complete only with their end marker, and never a connection lost with them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisor.transport import AnswerInterrupted
+from tests.client.asking import ANSWER, CHAT, DELTA, DONE, FINISH, ask, client
+from tests.client.scripted import PATIENCE, FakeDirectory, ScriptedServer, Talk
+
+if TYPE_CHECKING:
+    import httpx
+
+
+def complete(talk: Talk) -> None:
+    talk.start_chunks()
+    for event in (DELTA, FINISH, DONE):
+        talk.chunk(event)
+    talk.end_chunks()
+
+
+def test_a_complete_stream_is_delivered_and_its_connection_used_again() -> None:
+    with ScriptedServer(complete, complete) as server:
+        with client(FakeDirectory(server.endpoint()), url=server.url) as http:
+            assert ask(http).content == DELTA + FINISH + DONE
+            assert ask(http).content == DELTA + FINISH + DONE
+        assert server.connected == 1
+
+
+def test_events_reach_the_caller_while_the_stream_goes_on() -> None:
+    read = threading.Event()
+
+    def one_by_one(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(b": ping\n\n")
+        talk.chunk(DELTA)
+        talk.wait(read)
+        talk.chunk(FINISH + DONE)
+        talk.end_chunks()
+
+    with (
+        ScriptedServer(one_by_one) as server,
+        client(FakeDirectory(server.endpoint()), url=server.url) as http,
+        http.stream("POST", CHAT, json={}) as answer,
+    ):
+        pieces = answer.iter_raw()
+        got = next(pieces) + next(pieces)
+        assert got == b": ping\n\n" + DELTA
+        read.set()
+        assert b"".join(pieces) == FINISH + DONE
+
+
+@pytest.mark.parametrize("end", [FINISH, b'data: {"error":{"message":"context is full"}}\n\n'], ids=["finish", "error"])
+def test_a_clean_end_after_a_finish_reason_or_an_error_event_is_an_end(end: bytes) -> None:
+    def script(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(DELTA + end)
+        talk.end_chunks()
+
+    with ScriptedServer(script) as server, client(FakeDirectory(server.endpoint()), url=server.url) as http:
+        assert ask(http).content == DELTA + end
+
+
+def test_a_cut_after_the_terminator_takes_nothing_from_the_answer() -> None:
+    def script(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(DELTA + DONE)
+        talk.close()
+
+    with ScriptedServer(script) as server, client(FakeDirectory(server.endpoint()), url=server.url) as http:
+        assert ask(http).content == DELTA + DONE
+
+
+def test_a_cut_after_a_finish_reason_alone_is_interrupted() -> None:
+    def script(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(DELTA + FINISH)
+        talk.close()
+
+    with (
+        ScriptedServer(script) as server,
+        client(FakeDirectory(server.endpoint()), url=server.url) as http,
+        http.stream("POST", CHAT, json={}) as answer,
+        pytest.raises(AnswerInterrupted, match="the stream was cut"),
+    ):
+        answer.read()
+
+
+def test_one_of_two_choices_that_finished_is_not_the_end() -> None:
+    def script(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(DELTA + FINISH)
+        talk.end_chunks()
+
+    with (
+        ScriptedServer(script) as server,
+        client(FakeDirectory(server.endpoint()), url=server.url) as http,
+        http.stream("POST", CHAT, json={"n": 2}) as answer,
+        pytest.raises(AnswerInterrupted, match="end marker"),
+    ):
+        answer.read()
+
+
+def test_an_event_stream_that_is_no_answer_may_end_anyhow_and_be_silent_past_the_deadline() -> None:
+    never = threading.Event()
+
+    def script(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(b'event: message\ndata: {"type":"modelStatus"}\n\n')
+        never.wait(0.4)
+        talk.chunk(b"data: {}\n\n")
+        talk.end_chunks()
+
+    with ScriptedServer(script) as server, client(FakeDirectory(server.endpoint()), url=server.url) as http:
+        answer = http.get("/api/events", extensions={"queenright_deadline": 0.2})
+        assert answer.content.endswith(b"data: {}\n\n")
+
+
+@pytest.mark.parametrize("read_some", [False, True], ids=["never_iterated", "half_read"])
+@pytest.mark.parametrize("how", ["closed", "collected"])
+@pytest.mark.parametrize("path", [CHAT, "/api/events"])
+def test_a_stream_that_is_dropped_frees_its_connection(path: str, how: str, read_some: bool) -> None:
+    hung_up = threading.Event()
+
+    def endless(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(DELTA)
+        talk.wait_for_hangup()
+        hung_up.set()
+
+    def whole(talk: Talk) -> None:
+        talk.reply(200, ANSWER)
+
+    with ScriptedServer(endless, whole) as server, client(FakeDirectory(server.endpoint()), url=server.url) as http:
+        answer: httpx.Response | None = http.send(http.build_request("POST", path, json={}), stream=True)
+        assert answer is not None
+        pieces = answer.iter_raw() if read_some else None
+        if pieces is not None:
+            assert next(pieces) == DELTA
+        if how == "closed":
+            answer.close()
+        del answer, pieces
+        gc.collect()
+        assert hung_up.wait(PATIENCE), "the server was never told"
+        assert ask(http).content == ANSWER
+        transport = http._transport
+        assert transport._upstreams.opened == set()  # type: ignore[attr-defined]
+        assert [c for c in transport._inner._pool.connections if not c.is_idle()] == []  # type: ignore[attr-defined]
+
+
+def test_a_caller_that_stops_early_sees_no_error() -> None:
+    def endless(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(DELTA)
+        talk.wait_for_hangup()
+
+    with ScriptedServer(endless) as server, client(FakeDirectory(server.endpoint()), url=server.url) as http:
+        with http.stream("POST", CHAT, json={}) as answer:
+            for _ in answer.iter_lines():
+                break
+        assert answer.is_closed

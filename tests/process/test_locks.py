@@ -1,0 +1,159 @@
+"""Locks between real processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisor import locks
+from supervisor.errors import LockTimeoutError
+from tests.process.children import PATIENCE_S, Child
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+HOLDER = """
+import sys
+from pathlib import Path
+from supervisor import locks
+hold = locks.acquire(Path(sys.argv[1]), timeout=30)
+print("held")
+sys.stdin.readline()
+"""
+
+FORKER = """
+import os, sys
+from pathlib import Path
+from supervisor import locks
+hold = locks.acquire(Path(sys.argv[1]), timeout=30)
+pid = os.fork()
+if pid == 0:
+    assert not hold.is_held
+    hold.release()
+    del hold
+    sys.exit(7)  # with every exit handler
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+sys.stdin.readline()
+print(hold.is_held)
+os._exit(0)
+"""
+
+OUTLIVED = """
+import os, sys
+from pathlib import Path
+from supervisor import locks
+hold = locks.acquire(Path(sys.argv[1]), timeout=30)
+if os.fork() == 0:
+    print("child")
+    sys.stdin.readline()
+    os._exit(0)
+os._exit(0)
+"""
+
+EXECS = """
+import os, sys
+from pathlib import Path
+from supervisor import locks
+hold = locks.acquire(Path(sys.argv[1]), timeout=30)
+descriptor = hold.duplicate_inheritable()
+after = "import os, sys; print('after'); sys.stdin.readline(); os.close(int(sys.argv[1])); print('closed'); sys.stdin.readline()"
+os.execv(sys.executable, [sys.executable, "-u", "-I", "-S", "-c", after, str(descriptor)])
+"""
+
+LOOPER = """
+import os, random, sys
+from pathlib import Path
+from supervisor import locks
+path, counter, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+print("ready")
+sys.stdin.readline()
+for _ in range(rounds):
+    with locks.acquire(path, timeout=60, poll=random.random() / 1000) as hold:
+        assert os.path.samestat(os.fstat(hold.fileno()), os.stat(path))
+        os.close(os.open(counter, os.O_CREAT | os.O_EXCL))  # fails if anybody else is inside
+        os.unlink(counter)
+        if random.random() < 0.2:
+            os.unlink(path)  # the badly behaved: deletes the file while others wait on it
+print("done")
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "build.lock"
+
+
+def test_the_kernel_lets_go_when_the_holder_is_killed(path: Path) -> None:
+    with Child(HOLDER, path) as child:
+        assert child.hear() == "held"
+        assert locks.is_held(path) is True
+        assert locks.holders(path) == [child.pid]
+        with pytest.raises(LockTimeoutError, match=f"pid {child.pid} "):
+            locks.acquire(path, timeout=0.01)
+        child.kill()
+        assert locks.is_held(path) is False
+        with locks.acquire(path, timeout=0):
+            pass
+
+
+def test_a_forked_child_neither_releases_nor_keeps_it__filelock_634(path: Path) -> None:
+    with Child(FORKER, path) as child:
+        assert child.hear() == "7"
+        assert locks.is_held(path) is True
+        child.say()
+        assert child.hear() == "True"
+        child.end()
+        assert locks.is_held(path) is False
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_it(path: Path) -> None:
+    with Child(OUTLIVED, path) as child:
+        child.end()
+        assert child.hear() == "child"
+        assert locks.is_held(path) is False
+        child.say()
+
+
+def test_a_program_that_is_started_over_us_takes_the_lock_along(path: Path) -> None:
+    with Child(EXECS, path) as child:
+        assert child.hear() == "after"
+        assert locks.is_held(path) is True
+        assert locks.holders(path) == [child.pid]
+        child.say()
+        assert child.hear() == "closed"
+        assert locks.is_held(path) is False
+        child.say()
+
+
+def test_three_processes_never_meet_inside_even_if_the_file_is_deleted__filelock_574(path: Path) -> None:
+    with (
+        Child(LOOPER, path, path.with_name("inside"), 60) as first,
+        Child(LOOPER, path, path.with_name("inside"), 60) as second,
+        Child(LOOPER, path, path.with_name("inside"), 60) as third,
+    ):
+        everybody = (first, second, third)
+        for child in everybody:
+            assert child.hear() == "ready"
+        for child in everybody:
+            child.say()
+        for child in everybody:
+            assert child.hear() == "done"
+
+
+def test_a_look_imports_no_library(path: Path) -> None:
+    code = "import sys; from pathlib import Path; from supervisor import locks; locks.is_held(Path(sys.argv[1])); print(sorted({'filelock', 'trio', 'cattrs', 'attrs'} & set(sys.modules)))"
+    with Child(code, path) as child:
+        assert child.hear() == "[]"
+
+
+def test_the_helper_notices_a_child_that_fails() -> None:
+    # The tests above rest on it: a failed assertion in a child must turn the test red.
+    with Child("assert False") as child, pytest.raises(AssertionError, match="ended instead of speaking"):
+        child.hear()
+    assert os.path.exists(sys.executable)
+    assert PATIENCE_S > 0

@@ -1,0 +1,174 @@
+"""What process tests share: ports, waiting, and proof that nothing is left behind.
+
+Every process that a test starts carries a marker in its environment (`Marker.env`). The environment is inherited, also
+by what forks itself away into another session, so `/proc/*/environ` finds them all, whatever we believe we started.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[1]
+FAKE_LLAMA_SERVER = ROOT / "tests" / "fakes" / "llama_server.py"
+MARKER_VARIABLE = "QUEENRIGHT_TEST_MARKER"
+
+_given_ports: set[int] = set()
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on, below the range the kernel gives to outgoing connections.
+
+    No port is given twice in one test run, so two servers of one test cannot be told the same.
+    """
+    first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    while True:
+        port = random.randrange(10_000, max(first_ephemeral, 20_000))
+        if port in _given_ports:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _given_ports.add(port)
+        return port
+
+
+def wait_until(condition: Callable[[], T], *, within: float = 10.0, what: str = "") -> T:
+    """The first true value of `condition`, looked at every 5 ms for at most `within` seconds.
+
+    Raises:
+        AssertionError: the time is over; it names `what` and the last value.
+    """
+    deadline = time.monotonic() + within
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within:g} s: {what or condition}; last: {value!r}")
+        time.sleep(0.005)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """One test's mark on its processes."""
+
+    value: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Our environment with the marker."""
+        return {**os.environ, MARKER_VARIABLE: self.value}
+
+    def pids(self) -> list[int]:
+        """Living processes that carry it, from `/proc`."""
+        wanted = f"{MARKER_VARIABLE}={self.value}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal():
+                continue
+            try:
+                environment = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if wanted in environment.split(b"\0") and alive(int(entry.name)):
+                found.append(int(entry.name))
+        return sorted(found)
+
+    def kill(self) -> None:
+        """SIGKILL all of them, each through a pidfd, until none is left."""
+        deadline = time.monotonic() + 10
+        while (pids := self.pids()) and time.monotonic() < deadline:
+            for pid in pids:
+                try:
+                    fd = os.pidfd_open(pid)
+                except ProcessLookupError:
+                    continue
+                try:
+                    if pid in self.pids():  # still ours, now that the pidfd pins it
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                finally:
+                    os.close(fd)
+            time.sleep(0.005)
+
+    def assert_no_process_left(self, *, within: float = 2.0) -> None:
+        """Fail if a process is still there after `within` seconds; it is killed, so that other tests are not disturbed.
+
+        Raises:
+            AssertionError: naming pids and command lines.
+        """
+        deadline = time.monotonic() + within
+        while (pids := self.pids()) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        if pids:
+            left = describe(pids)
+            self.kill()
+            raise AssertionError(f"left behind: {left}")
+
+
+def describe(pids: Iterable[int]) -> str:
+    """Pids with their command lines, for a failure's text."""
+    lines = []
+    for pid in pids:
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:
+            command = "gone"
+        lines.append(f"{pid}: {command.strip()}")
+    return "; ".join(lines)
+
+
+def spawn(
+    argv: Sequence[str | Path],
+    marker: Marker,
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a marked process in a session of its own; its output is appended to `log`, a file, so it never blocks."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [str(word) for word in argv],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**marker.env, **(env or {})},
+            start_new_session=True,
+            pass_fds=tuple(pass_fds),
+            cwd=ROOT,
+        )
+
+
+def end(process: subprocess.Popen[bytes], *, within: float = 15.0) -> int:
+    """SIGTERM, wait, and if need be SIGKILL; the exit status."""
+    process.terminate()
+    try:
+        return process.wait(within)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait(5)
