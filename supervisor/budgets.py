@@ -50,8 +50,11 @@ for ever (measured), so a limit is needed; a 120B model from a slow disk needs a
 READY_POLL: Final = 0.02
 """Between two looks at a port that is about to listen. A look costs about 0.1 ms."""
 
+READY_POLL_LONG: Final = 2.0
+"""A proxy listens after 0.05 s (llama-swap) to 0.3 s (the built-in one); whoever takes this long is in no hurry."""
+
 READY_POLL_MOST: Final = 0.25
-"""The same once a start has taken a second."""
+"""Between two looks after READY_POLL_LONG."""
 
 PROBE_LIMIT: Final = 2.0
 """One HTTP probe of a proxy."""

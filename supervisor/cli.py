@@ -1,18 +1,33 @@
 """`queenright`: finds the sub-command, runs it, and turns what goes wrong into one message and an exit status.
 
 Commands of the core stand in a table, so that the quick ones import nothing they do not need; all others are found by
-entry point (`queenright.commands`), so the core never imports who adds them.
+entry point (`queenright.commands`), so the core never imports who adds them. `queenright bench` measures what the
+quick ones take; what they import is most of it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
 
+TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it takes longer than all of `version`
 if TYPE_CHECKING:
     import argparse
+    from typing import Any, Protocol
+
+    from supervisor.errors import QueenrightError
+
+    class Command(Protocol):
+        """A sub-command."""
+
+        help: str
+
+        def configure(self, parser: argparse.ArgumentParser) -> None:
+            """Add its arguments."""
+
+        def run(self, args: argparse.Namespace) -> int:
+            """Do it; the exit status. QueenrightError is printed by the caller."""
+
 
 ENTRY_POINTS = "queenright.commands"
 TRACEBACK_VARIABLE = "QUEENRIGHT_TRACEBACK"
@@ -29,29 +44,14 @@ CORE = {
 }
 
 
-class Command(Protocol):
-    """A sub-command."""
+def main(argv: list[str] | None = None, known: dict[str, Command] | None = None) -> int:
+    """The console script. Returns the exit status; docs/reference/exit-codes.md has the table.
 
-    help: str
-
-    def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Add its arguments."""
-
-    def run(self, args: argparse.Namespace) -> int:
-        """Do it; the exit status. QueenrightError is printed by the caller."""
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The console script. Returns the exit status; docs/reference/exit-codes.md has the table."""
+    `known` are commands by name that need not be looked for, for a module that is one and is run by itself.
+    """
     words = sys.argv[1:] if argv is None else argv
-    from supervisor.errors import QueenrightError
-
-    as_json = "--json" in words
     try:
-        return _run(words)
-    except QueenrightError as error:
-        _tell(error, as_json)
-        return int(error.exit_code)
+        return _run(words, known or {})
     except KeyboardInterrupt:
         print("queenright: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -59,6 +59,11 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read us left; the interpreter's last flush must not fail
         return 0
     except Exception as error:
+        from supervisor.errors import QueenrightError
+
+        if isinstance(error, QueenrightError):
+            _tell(error, as_json="--json" in words)
+            return int(error.exit_code)
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         print(
@@ -69,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def _run(words: list[str]) -> int:
+def _run(words: list[str], known: dict[str, Command]) -> int:
     if words[:1] in (["version"], ["--version"], ["-V"]) and len(words) == 1:
         from supervisor._version import __version__
 
@@ -80,19 +85,40 @@ def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
-    command = _find(words[0])
+    command = known.get(words[0]) or _find(words[0])
     parser = argparse.ArgumentParser(
         prog=f"queenright {words[0]}",
         description=command.help[0].upper() + command.help[1:] + ".",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_formatter,
     )
     command.configure(parser)
     return command.run(parser.parse_args(words[1:]))
 
 
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Text as it is written. With a width, since argparse imports shutil (and that bz2, lzma, zlib) to find it out
+    itself, and does so for every argument that is added, not only for a help that is shown."""
+    import argparse
+
+    return argparse.RawDescriptionHelpFormatter(prog, width=_columns() - 2)
+
+
+def _columns() -> int:
+    """Of the terminal, as shutil.get_terminal_size finds it: COLUMNS, else standard output, else 80."""
+    named = os.environ.get("COLUMNS", "")
+    if named.isdecimal() and int(named) > 0:
+        return int(named)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):  # there is none, it is closed, or it is no terminal
+        return 80
+
+
 def _find(name: str) -> Command:
     """Raises UsageError for a name that nobody knows, with the nearest one that is known."""
     if name in CORE:
+        from importlib import import_module
+
         command: Command = import_module(f"supervisor.commands.{name}").COMMAND
         return command
     added = _added()
@@ -129,7 +155,7 @@ def _overview() -> str:
     )
 
 
-def _tell(error: Any, as_json: bool) -> None:
+def _tell(error: QueenrightError, *, as_json: bool) -> None:
     if as_json:
         import json
 

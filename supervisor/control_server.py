@@ -47,7 +47,7 @@ async def serve(served: Served, descriptor: int = CONTROL_FD) -> None:
         try:
             async with stream:
                 await _converse(stream, served, commands)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+        except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             pass  # the caller hung up; that is its right
 
     await trio.serve_listeners(handle, [listener])

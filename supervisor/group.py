@@ -272,7 +272,7 @@ class Group:
 
     async def _proxy_is_ours(self, life: Life) -> None:
         """A 200 from whoever happens to listen there proves nothing: the listener must belong to this generation."""
-        port, pause = life.port, budgets.READY_POLL
+        port, began = life.port, trio.current_time()
         while True:
             family = [life.pid, *(process.pid for process in identity.descendants(life.pid))]
             owner = ports.owned_by(port, family)
@@ -280,8 +280,8 @@ class Group:
                 return
             if owner.owner is ports.Owner.FOREIGN:
                 raise EngineStartError(f"port {port} was taken by another program before the proxy could have it")
-            await trio.sleep(pause)
-            pause = min(pause * 1.2, budgets.READY_POLL_MOST)
+            patient = trio.current_time() - began > budgets.READY_POLL_LONG
+            await trio.sleep(budgets.READY_POLL_MOST if patient else budgets.READY_POLL)
 
     def _report(self, role: str, state: ServerState) -> None:
         if self.life is None:

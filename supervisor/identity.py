@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -287,6 +286,8 @@ def signal_exact(identity: Identity, number: int) -> bool:
         descriptor = open_pidfd(identity)
     except ProcessLookupError:
         return False
+    import signal  # its enums take 3 ms, which those who only look should not pay
+
     try:
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:

@@ -21,7 +21,7 @@ class Event(StrEnum):
     READY = "ready"
     """Its proxy is ours and every server it should have answers."""
     SERVER_LOST = "server lost"
-    """A server ended that nobody had asked to end; the proxy lives."""
+    """A server died, and the proxy lives."""
     NOT_READY = "not ready"
     """It did not become ready in time, or its proxy says that a server cannot be started."""
     EXITED = "exited"
@@ -80,7 +80,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.SERVER_LOST: IMPOSSIBLE,
         _E.NOT_READY: IMPOSSIBLE,
         _E.EXITED: IMPOSSIBLE,
-        _E.GONE: IMPOSSIBLE,
+        _E.GONE: Step(_S.DOWN, (_A.FORGET,)),  # what was unkillable before a hold died at last
         _E.UNKILLABLE: IMPOSSIBLE,
         _E.AGAIN: IMPOSSIBLE,
         _E.GIVEN_UP: IMPOSSIBLE,
@@ -106,7 +106,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.WANTED: _stay(_S.RUNNING),
         _E.READY: _stay(_S.RUNNING),
         _E.SERVER_LOST: Step(_S.DEGRADED, (_A.WARM,)),
-        _E.NOT_READY: IMPOSSIBLE,
+        _E.NOT_READY: Step(_S.REBUILDING, (_A.KILL,)),  # taken up as running, and it does not answer
         _E.EXITED: _stay(_S.REBUILDING),
         _E.GONE: IMPOSSIBLE,
         _E.UNKILLABLE: IMPOSSIBLE,
@@ -164,7 +164,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.SERVER_LOST: IMPOSSIBLE,
         _E.NOT_READY: IMPOSSIBLE,
         _E.EXITED: IMPOSSIBLE,
-        _E.GONE: IMPOSSIBLE,
+        _E.GONE: Step(_S.HELD, (_A.FORGET,)),  # what was unkillable died at last
         _E.UNKILLABLE: IMPOSSIBLE,
         _E.AGAIN: IMPOSSIBLE,
         _E.GIVEN_UP: IMPOSSIBLE,
@@ -182,7 +182,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.UNKILLABLE: _stay(_S.FAILED),
         _E.AGAIN: IMPOSSIBLE,
         _E.GIVEN_UP: IMPOSSIBLE,
-        _E.STOP: Step(_S.STOPPING, (_A.STOP,)),
+        _E.STOP: _stay(_S.FAILED),  # nothing runs, or nothing that can be helped: the warden goes on sweeping it
         _E.HOLD: Step(_S.HELD),
         _E.RELEASE: _stay(_S.FAILED),
     },

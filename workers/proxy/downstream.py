@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote
 
@@ -137,10 +138,10 @@ class Downstream:
             self._http.receive_data(data)
         await trio.sleep_forever()  # a client that pipelines without end is there, and is not read
 
-    async def start(self, status: int, headers: Headers) -> None:
+    async def start(self, status: int, headers: Headers, reason: bytes = b"") -> None:
         """Send status and headers. Without a length the body is chunked, or ends with the connection for HTTP/1.0."""
         self.status = status
-        response = h11.Response(status_code=status, headers=list(headers))
+        response = h11.Response(status_code=status, headers=list(headers), reason=reason or _reason(status))
         await self._write(self._http.send(response))
         self._by_close = self._http.their_http_version == b"1.0" and b"content-length" not in dict(response.headers)
 
@@ -158,7 +159,11 @@ class Downstream:
         """A whole answer in one write."""
         self.status = status
         head = self._http.send(
-            h11.Response(status_code=status, headers=[*headers, (b"Content-Length", str(len(body)).encode())])
+            h11.Response(
+                status_code=status,
+                headers=[*headers, (b"Content-Length", str(len(body)).encode())],
+                reason=_reason(status),
+            )
         )
         data = b"" if self._head_only or not body else self._http.send(h11.Data(data=body))
         end = self._http.send(h11.EndOfMessage())
@@ -193,3 +198,7 @@ class Downstream:
             await self._stream.send_all(data or b"")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ClientGone from error
+
+
+def _reason(status: int) -> bytes:
+    return HTTPStatus(status).phrase.encode() if status in HTTPStatus.__members__.values() else b""

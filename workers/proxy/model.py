@@ -80,15 +80,13 @@ class Model:
         self._last_use = trio.current_time()
 
     async def load(self) -> None:
-        """Start the server and return when it is ready. One caller at a time.
+        """Start the server and return when it is ready; nothing to do if it is. One caller at a time, after `settled`.
 
         Raises:
             LoadError: it cannot be started, ended before it was ready, was not ready in time, or was stopped meanwhile.
         """
         if self.state is State.READY:
             return
-        if self._child is not None:
-            await self._gone.wait()
         try:
             child = Child(self.spec, self._lock_fd, lambda data: self._logs.output(self.spec.id, data))
         except OSError as error:
@@ -103,6 +101,11 @@ class Model:
         self._enter(State.READY)
         if self.spec.ttl > 0:
             self._nursery.start_soon(self._unload_when_idle, child)
+
+    async def settled(self) -> None:
+        """Return when no server of this model is on its way out."""
+        if self._stop_asked:
+            await self._gone.wait()
 
     async def stop(self) -> None:
         """End the server and return when it is gone. Safe to call at any time, by any number of tasks."""

@@ -71,7 +71,7 @@ async def _exchange(client: Downstream, request: Request, model: Model, target: 
                 head = await server.head()
         except trio.TooSlowError as error:
             raise UpstreamError(f"no response header within {budget:g}s") from error
-        await client.start(head.status_code, _to_client(head.headers.raw_items()))
+        await client.start(head.status_code, _to_client(head.headers.raw_items()), bytes(head.reason))
         while (data := await server.data()) is not None:
             await client.send(data)
         await client.finish()

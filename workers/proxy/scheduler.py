@@ -148,7 +148,8 @@ class Scheduler:
         if name in self._swaps:
             self._swaps[name].waiters.append(waiter)
             return
-        running = [m.spec.id for m in self.models.values() if m.state is not State.STOPPED]
+        # A model about to be loaded counts as running: its task may not have begun.
+        running = {m.spec.id for m in self.models.values() if m.state is not State.STOPPED} | self._swaps.keys()
         leaving = evictions(name, running, self._home)
         verdict = decide(
             name,
@@ -176,7 +177,8 @@ class Scheduler:
         async with trio.open_nursery() as nursery:
             for name in swap.leaving:
                 nursery.start_soon(self.models[name].stop)
-        if not swap.called_off:
+        await swap.target.settled()
+        if not swap.called_off:  # from here to the spawn nothing waits, so an unload cannot come in between
             try:
                 await swap.target.load()
             except LoadError as error:

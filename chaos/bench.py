@@ -1,0 +1,163 @@
+"""`queenright bench` and `python -m chaos.bench`: how fast it is, as ratios within one run.
+
+Ratios, since a time says more about the machine and the moment than about us (chaos.measuring). No test asserts a
+figure. It runs in a slot of its own, in a directory that it removes, and never looks at the user's engine.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from chaos.bench_cells import Cell
+    from chaos.measuring import Figure
+    from supervisor.contract import GroupSpec
+    from supervisor.errors import QueenrightError
+
+MOST_PAIRS: Final = 10_000
+
+
+class BenchCommand:
+    """The command."""
+
+    help = "measure how fast it is, as ratios within one run"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add this command's arguments."""
+        from pathlib import Path
+
+        from chaos.bench_cells import CELLS
+
+        parser.add_argument("--only", metavar="CELL,...", help="measure these cells alone (default: all that can be)")
+        parser.add_argument(
+            "--pairs", type=_count, metavar="N", help="pairs of each cell (default: 30; engine cells 5)"
+        )
+        parser.add_argument(
+            "--config", type=Path, metavar="FILE", help="run the first group of this configuration, in our own slot"
+        )
+        parser.add_argument("--json", action="store_true", help="the result as data, every time taken included")
+        width = max(map(len, CELLS))
+        cells = "\n".join(f"  {name:{width}}  {cell.help}" for name, cell in CELLS.items())
+        parser.epilog = (
+            f"cells:\n{cells}\n\n"
+            "example:\n  queenright bench --only version,status\n\n"
+            "Exit status 0 when all was measured, whether the goals were met or missed. All cells take about a minute.\n"
+            "Cells that need an engine are left out where there is no llama-server or model, unless asked for by name."
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Measure and print. Raises UsageError, or QueenrightError for what cannot be measured."""
+        from chaos import bench_report as report
+
+        named = None if args.only is None else [name.strip() for name in args.only.split(",") if name.strip()]
+        cells = _chosen(named)
+        where = report.machine()
+        if not args.json:
+            print(where.line)
+            if where.warning:
+                print(f"  {where.warning}")
+            sys.stdout.flush()
+        group, figures, skipped = _measure(cells, named is not None, args.pairs, args.config)
+        if args.json:
+            import json
+
+            print(json.dumps(report.as_data(where, group, figures, skipped), indent=2))
+            return 0
+        if group is not None:
+            print(f"the pair: {report.pair_line(group)}")
+        print()
+        if sys.stdout.isatty():
+            report.on_terminal(figures, sys.stdout)
+        else:
+            print(report.plain(figures))
+        for name, why in skipped.items():
+            print(f"{name}: not measured: {why}")
+        return 0
+
+
+COMMAND: Final = BenchCommand()
+
+
+def _count(text: str) -> int:
+    from argparse import ArgumentTypeError
+
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_PAIRS:
+        raise ArgumentTypeError(f"expected a number from 1 to {MOST_PAIRS}, not {text!r}")
+    return int(text)
+
+
+def _chosen(named: list[str] | None) -> list[Cell]:
+    """The cells that were named, in the order of the table; all where none was. Raises UsageError."""
+    from chaos.bench_cells import CELLS
+    from supervisor.errors import UsageError
+
+    if named is None:
+        return list(CELLS.values())
+    unknown = [name for name in named if name not in CELLS]
+    if unknown or not named:
+        what = f"there is no cell {', '.join(map(repr, unknown))}" if unknown else "--only names no cell"
+        raise UsageError(what, f"cells: {', '.join(CELLS)}")
+    return [cell for name, cell in CELLS.items() if name in named]
+
+
+def _measure(
+    cells: list[Cell], named: bool, pairs: int | None, config: Path | None
+) -> tuple[GroupSpec | None, list[Figure], dict[str, str]]:
+    """Measure in a directory of our own: the group that was run, the figures, and what was left out and why."""
+    import tempfile
+    from pathlib import Path
+
+    from chaos import bench_cells
+    from chaos.bench_report import Teller
+    from chaos.interrupting import interruptible
+
+    figures: list[Figure] = []
+    skipped: dict[str, str] = {}
+    with (
+        interruptible(),
+        tempfile.TemporaryDirectory(prefix="queenright-bench-") as name,
+        Teller() as teller,
+    ):
+        folder = Path(name)
+        group, why = _group(cells, config, folder)
+        if why is not None and named and any(cell.needs_engine for cell in cells):
+            raise why
+        bench = bench_cells.Bench(folder, pairs, group, teller)
+        for cell in cells:
+            if why is None or not cell.needs_engine:
+                figures += cell.run(bench)
+            if why is not None and cell.uses_engine:
+                skipped[cell.name if cell.needs_engine else f"{cell.name}, engine runs"] = (
+                    f"{why.what}; {why.next_step}"
+                )
+    return group, figures, skipped
+
+
+def _group(cells: list[Cell], config: Path | None, folder: Path) -> tuple[GroupSpec | None, QueenrightError | None]:
+    """What can be run here, or why nothing can. A configuration that was named must be usable: raises."""
+    from chaos.bench_cells import group_to_run
+    from supervisor.errors import QueenrightError
+
+    if not any(cell.uses_engine for cell in cells):
+        return None, None
+    try:
+        return group_to_run(config, folder), None
+    except QueenrightError as error:
+        if config is not None:
+            raise
+        return None, error
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m chaos.bench`. Returns the exit status."""
+    from supervisor import cli
+
+    return cli.main(["bench", *(sys.argv[1:] if argv is None else argv)], known={"bench": COMMAND})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
