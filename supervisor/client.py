@@ -16,6 +16,7 @@ Importing this module is cheap; what is heavy is imported when an engine is open
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,7 @@ class Engine:
         self._directory = Directory(slot, spec)
         self._http: httpx.Client | None = None
         self._transport: HoldingTransport | None = None
+        self._making = threading.Lock()
 
     def __enter__(self) -> Engine:
         return self
@@ -89,14 +91,15 @@ class Engine:
     @property
     def http(self) -> httpx.Client:
         """A client whose requests are held and replayed. Thread-safe."""
-        if self._http is None:
-            import httpx
+        with self._making:  # two threads that are first together must get the same one
+            if self._http is None:
+                import httpx
 
-            from supervisor.transport import HoldingTransport
+                from supervisor.transport import HoldingTransport
 
-            self._transport = HoldingTransport(self._directory, deadline_s=self._deadline_s)
-            # Timeouts are the transport's: httpx's own 5 s would cut a prompt short. Nothing leaves loopback.
-            self._http = httpx.Client(transport=self._transport, timeout=None, trust_env=False)  # noqa: S113
+                self._transport = HoldingTransport(self._directory, deadline_s=self._deadline_s)
+                # Timeouts are the transport's: httpx's own 5 s would cut a prompt short. Nothing leaves loopback.
+                self._http = httpx.Client(transport=self._transport, timeout=None, trust_env=False)  # noqa: S113
         return self._http
 
     def base_url(self, role: str) -> str:

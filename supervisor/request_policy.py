@@ -153,7 +153,7 @@ def _answered(route: Route, attempt: Attempt, counted: int, left_s: float) -> De
     if attempt.first_byte or route is Route.ONCE:
         return passed_on
     match status, sender:
-        case 429, Sender.PROXY:
+        case 429, _:  # llama-server has none of its own, and llama-swap v250's does not say whose it is
             told = attempt.told_s if attempt.told_s is not None and attempt.told_s >= 0 else TOLD_WAIT
             why = "the proxy has as many requests as it takes"
             if counted >= budgets.REPLAY_ATTEMPTS or not told < left_s:
@@ -230,7 +230,7 @@ def sender_of(body: bytes) -> Sender:
     text = body.strip()
     if not text:
         return Sender.NOBODY
-    if text.startswith(b"llama-swap:"):
+    if text.startswith((b"llama-swap:", b"llama-swap-error:")):
         return Sender.PROXY
     try:
         said: Any = json.loads(text)

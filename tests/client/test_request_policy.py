@@ -93,7 +93,7 @@ def answer(status: int, sender: Sender, told_s: float | None = None) -> Decision
         (401, Sender.SERVER, Action.DELIVER, True),
         (401, Sender.PROXY, Action.HOLD_AND_SEND_AGAIN, True),
         (404, Sender.PROXY, Action.DELIVER, True),
-        (429, Sender.SERVER, Action.DELIVER, True),
+        (429, Sender.SERVER, Action.WAIT_AS_TOLD, False),
         (429, Sender.PROXY, Action.WAIT_AS_TOLD, False),
         (500, Sender.SERVER, Action.DELIVER, True),
         (500, Sender.PROXY, Action.HOLD_AND_SEND_AGAIN, True),

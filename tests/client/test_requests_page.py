@@ -18,7 +18,7 @@ SEEN = {
 }
 
 ANSWERS = {
-    "any status of the server": Attempt(Outcome.ANSWER, 500),
+    "any other status of the server": Attempt(Outcome.ANSWER, 500),
     "404 of the proxy (unknown model)": Attempt(Outcome.ANSWER, 404, Sender.PROXY),
     "500 of the proxy": Attempt(Outcome.ANSWER, 500, Sender.PROXY),
     "502 of the proxy, or without a body": Attempt(Outcome.ANSWER, 502, Sender.NOBODY),

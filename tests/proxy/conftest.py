@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.proxy.rig import Kind, Rig
 from tests.proxy.traits import BUILT_IN, LLAMA_SWAP
 from tests.support import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 VARIABLE = "QUEENRIGHT_LLAMA_SWAP"
 # By absolute path and with -P, as the warden starts it.
@@ -32,15 +35,15 @@ def pytest_report_header() -> str:
     return f"proxy conformance: built-in: workers/proxy; llama-swap: {real}"
 
 
-@pytest.fixture(params=["built-in", "llama-swap"])
+KINDS = {"built-in": Kind("built-in", BUILT_IN_COMMAND, BUILT_IN)}
+if llama_swap():
+    KINDS["llama-swap"] = Kind("llama-swap", (llama_swap(),), LLAMA_SWAP)
+
+
+@pytest.fixture(params=list(KINDS))
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """The proxy under test."""
-    if request.param == "built-in":
-        return Kind("built-in", BUILT_IN_COMMAND, BUILT_IN)
-    binary = llama_swap()
-    if not binary:
-        pytest.skip(f"{VARIABLE} names no llama-swap binary")
-    return Kind("llama-swap", (binary,), LLAMA_SWAP)
+    """The proxy under test. Without a real one its half is not there at all; test_coverage.py skips, saying why."""
+    return KINDS[request.param]
 
 
 @pytest.fixture
@@ -56,8 +59,13 @@ def rig(kind: Kind, tmp_path: Path) -> Iterator[Rig]:
 @pytest.fixture
 def built_in(tmp_path: Path) -> Iterator[Rig]:
     """A rig for what only the built-in proxy promises."""
-    rig = Rig(Kind("built-in", BUILT_IN_COMMAND, BUILT_IN), tmp_path)
+    rig = Rig(KINDS["built-in"], tmp_path)
     try:
         yield rig
     finally:
         rig.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say it at the end too: the header of a whole run is printed before this file is read."""
+    terminalreporter.write_line(pytest_report_header())

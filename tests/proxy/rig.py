@@ -6,12 +6,12 @@ import http.client
 import json
 import os
 import shlex
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +20,8 @@ from tests.support import FAKE_LLAMA_SERVER, Marker, end, free_port, spawn, wait
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Callable, Iterator, Mapping
+    from email.message import Message
 
     from tests.proxy.traits import Traits
 
@@ -41,7 +43,7 @@ class Answer:
     """A whole HTTP answer."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes
     complete: bool = True
 
@@ -116,11 +118,11 @@ class Proxy:
         return self.request("POST", path, data, JSON | {"X-Request-Id": id})
 
     @contextmanager
-    def stream(self, model: str, **body: object) -> Iterator[http.client.HTTPResponse]:
+    def stream(self, model: str, *, timeout: float = 60, **body: object) -> Iterator[http.client.HTTPResponse]:
         """A completion as it comes; leaving the block closes the connection."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
-            data = json.dumps({"model": model, "prompt": "hello", "stream": True, **body})
+            data = json.dumps({"model": model, "prompt": "hello", "stream": True} | body)
             connection.request("POST", "/v1/completions", data, JSON)
             response = connection.getresponse()
             yield response
@@ -150,6 +152,7 @@ class Events:
     def __init__(self, proxy: Proxy) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
         self._connection.request("GET", "/api/events")
+        self._socket: socket.socket = self._connection.sock  # the response takes it over
         self._response = self._connection.getresponse()
         self.messages: list[tuple[str, Any]] = []
         self.ended = threading.Event()
@@ -181,9 +184,10 @@ class Events:
         return found
 
     def close(self) -> None:
-        """Leave."""
-        if sock := self._connection.sock or getattr(self._response.fp, "raw", None) and None:
-            sock.close()
+        """Leave: shut the socket down, which wakes the reading thread."""
+        with suppress(OSError):  # the proxy may have left first
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(5)
         self._response.close()
         self._connection.close()
 
@@ -229,6 +233,10 @@ class Rig:
             env=env,
             pass_fds=pass_fds,
         )
+        return self.adopt(process, port, log, key)
+
+    def adopt(self, process: subprocess.Popen[bytes], port: int, log: Path = Path(os.devnull), key: str = "") -> Proxy:
+        """Take over a started proxy and wait for its /health."""
         proxy = Proxy(self.kind, port, process, log, key)
         self.proxies.append(proxy)
 
@@ -260,10 +268,8 @@ class Rig:
         """End every proxy, models first; then nothing of the test may be left."""
         for proxy in self.proxies:
             if proxy.process.poll() is None:
-                try:
+                with suppress(OSError, http.client.HTTPException):  # a test may have left it unable to answer
                     proxy.request("POST", "/api/models/unload")
-                except (OSError, http.client.HTTPException):
-                    pass  # a test may have left it unable to answer
                 end(proxy.process)
         self.marker.assert_no_process_left()
 
@@ -280,7 +286,7 @@ def request(
             data, complete = response.read(), True
         except http.client.IncompleteRead as cut:
             data, complete = cut.partial, False
-        return Answer(response.status, dict(response.getheaders()), data, complete)
+        return Answer(response.status, response.headers, data, complete)
     finally:
         connection.close()
 

@@ -22,6 +22,7 @@ from workers.proxy.naming import requested_model, with_model_name
 from workers.proxy.refusal import Refusal, no_model, unauthorized, unknown_model
 from workers.proxy.relay import relay
 from workers.proxy.routes import GET_ROUTES, POST_ROUTES, server_target, split_upstream
+from workers.proxy.rows import model_rows, running_rows, status_rows
 
 if TYPE_CHECKING:
     from workers.proxy.config import ProxyConfig
@@ -145,41 +146,10 @@ class App:
         await client.respond(200, [(b"Content-Type", b"text/plain; charset=utf-8")], b"OK")
 
     async def _running(self, request: Request, client: Downstream) -> None:
-        rows = [
-            {
-                "model": model.spec.id,
-                "state": model.state.value,
-                "cmd": model.spec.cmd,
-                "proxy": model.spec.proxy,
-                "ttl": int(model.spec.ttl),
-                "name": model.spec.name,
-                "description": model.spec.description,
-            }
-            for model in self._sorted()
-            if model.state is not State.STOPPED
-        ]
-        await _json(client, {"running": rows})
+        await _json(client, {"running": running_rows(self._sorted())})
 
     async def _models(self, request: Request, client: Downstream) -> None:
-        created = int(time.time())
-        rows = []
-        for model in self._sorted():
-            if model.spec.unlisted:
-                continue
-            row: dict[str, object] = {
-                "id": model.spec.id,
-                "object": "model",
-                "created": created,
-                "owned_by": "llama-swap",
-            }
-            row |= {key: text for key in ("name", "description") if (text := getattr(model.spec, key))}
-            meta: dict[str, object] = {"type": "model"}
-            if model.spec.aliases:
-                meta["aliases"] = model.spec.aliases
-            row["meta"] = {"llamaswap": meta}
-            row["status"] = {"value": "unloaded" if model.state is State.STOPPED else "loaded"}
-            rows.append(row)
-        await _json(client, {"data": rows, "object": "list"})
+        await _json(client, {"data": model_rows(self._sorted(), int(time.time())), "object": "list"})
 
     async def _show_version(self, request: Request, client: Downstream) -> None:
         await _json(client, {"build_date": "", "commit": "", "version": self._version()})
@@ -228,20 +198,7 @@ class App:
                 self._streams.discard(scope)
 
     def _states(self) -> list[dict[str, object]]:
-        rows = []
-        for model in self._sorted():
-            row: dict[str, object] = {
-                "id": model.spec.id,
-                "name": model.spec.name,
-                "description": model.spec.description,
-                "state": model.state.value,
-                "unlisted": model.spec.unlisted,
-                "peerID": "",
-            }
-            if model.spec.aliases:
-                row["aliases"] = model.spec.aliases
-            rows.append(row)
-        return rows
+        return status_rows(self._sorted())
 
     def _sorted(self) -> list[Model]:
         return [model for _, model in sorted(self._scheduler.models.items())]
