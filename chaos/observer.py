@@ -55,7 +55,10 @@ def look(slot: Slot) -> Sighting:
     groups = {generation: group for group, generation in slot.generations()}
     keeper, leaders, servers = None, dict[str, Identity](), dict[str, tuple[Identity, ...]]()
     for process, mark in identity.with_marker(GENERATION_VARIABLE):
-        stat = identity.stat_of(process.pid)
+        try:
+            stat = identity.stat_of(process.pid)
+        except OSError:
+            continue  # it died between the two looks
         if stat.is_dead:
             continue
         if warden is not None and mark.startswith(f"keeper.{warden.pid}."):
