@@ -35,7 +35,9 @@ def observe(slot: Slot, wanted: EngineSpec) -> Observation:
     alive = locks.is_held(slot.warden_lock)
     if not alive:
         held = [
-            f"{group}.{gen}" for group, gen in slot.generations() if locks.is_held(slot.generation_lock(group, gen))
+            f"{group}.{gen}"
+            for group, gen in slot.generations()
+            if locks.is_held(slot.generation_lock(group, gen)) is not False  # unknown means alive
         ]
         return Observation(wanted, alive, leftovers=tuple(held))
     try:
@@ -82,8 +84,9 @@ def _build(slot: Slot, wanted: EngineSpec, program: str) -> Membership:
     member = membership.join(slot, program=program)
     try:
         write_contract(slot, wanted)
+        log_start = logfiles.size(slot.keeper_log)
         wardens.start_detached(slot)
-        wait_for_keeper(slot)
+        wait_for_keeper(slot, log_start)
     except BaseException:
         member.leave()
         raise
@@ -95,9 +98,9 @@ def write_contract(slot: Slot, wanted: EngineSpec) -> None:
     records.write(slot.contract_record, wanted, version=CONTRACT_VERSION)
 
 
-def wait_for_keeper(slot: Slot) -> None:
-    """Until the keeper knows its contract and says so. Raises EngineStartError with the keeper's last words."""
-    log_start = logfiles.size(slot.keeper_log)
+def wait_for_keeper(slot: Slot, log_start: int) -> None:
+    """Until the keeper knows its contract and says so. Raises EngineStartError with what it last said in its log after
+    byte `log_start`."""
     deadline = time.monotonic() + budgets.CONTROL_WAIT
     while (left := deadline - time.monotonic()) > 0:
         try:

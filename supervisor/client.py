@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor import budgets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     import httpx
@@ -149,12 +149,15 @@ class Directory:
 
     def of_role(self, role: str, deadline: float) -> Endpoint:
         """The endpoint of a role of ours."""
+        from attrs import evolve
+
         from supervisor.errors import UsageError
 
         for group in self._spec.groups:
             for launch in group.launches:
                 if launch.role == role:
-                    return self._known.get(group.name) or self.wait(group.name, unlike=None, deadline=deadline)
+                    known = self._known.get(group.name) or self.wait(group.name, unlike=None, deadline=deadline)
+                    return evolve(known, role=role, model=launch.model)
         roles = ", ".join(launch.role for group in self._spec.groups for launch in group.launches)
         raise UsageError(f"no role {role!r} in this engine", f"it serves: {roles}")
 
@@ -172,6 +175,7 @@ class Directory:
             except ControlError as error:
                 if not error.listening and locks.is_held(self._slot.warden_lock) is False:
                     raise NoEngineError(f"the engine in {self._slot.path} is gone", "open it again") from error
+                self._pause(pauses)
                 continue
             facts = self._facts(snapshot, group)
             self._states[group] = State(facts["state"])
@@ -182,8 +186,11 @@ class Directory:
             if facts["state"] in (State.RUNNING, State.DEGRADED) and facts["generation"] != unlike:
                 self._known[group] = self._endpoint(group, facts)
                 return self._known[group]
-            time.sleep(next(pauses, budgets.HOLD_DELAYS[-1]))  # noqa: TID251 - the keeper has not noticed yet what we have
+            self._pause(pauses)
         raise EngineStartError(f"group {group} did not come up in time", "`queenright status` says why")
+
+    def _pause(self, pauses: Iterator[float]) -> None:
+        time.sleep(next(pauses, budgets.HOLD_DELAYS[-1]))  # noqa: TID251 - the keeper has not noticed yet what we have
 
     def _facts(self, snapshot: dict[str, Any], group: str) -> dict[str, Any]:
         ours = next(spec for spec in self._spec.groups if spec.name == group)

@@ -28,10 +28,12 @@ class Console:
             threading.Thread(target=self._write, daemon=True, name="console").start()
 
     def say(self, text: str) -> None:
-        """One line, with the time. Never blocks."""
+        """One line, with the time. Never blocks. What a terminal would act upon is not passed on to it: reasons quote
+        the logs of servers, and names of files may be any bytes."""
         if self._enabled:
+            shown = "".join(letter if letter.isprintable() else "?" for letter in text)
             with suppress(queue.Full):
-                self._lines.put_nowait(f"{time.strftime('%H:%M:%S')} {text}\n")
+                self._lines.put_nowait(f"{time.strftime('%H:%M:%S')} {shown}\n")
 
     def drain(self) -> None:
         """Give the last words DRAIN seconds to be written."""

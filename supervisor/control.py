@@ -23,7 +23,7 @@ MAX_LINE = 1 << 20
 
 
 class ControlError(QueenrightError):
-    """The control socket gave no usable answer. `answered` says whether somebody listens there at all."""
+    """The control socket gave no usable answer. `listening` says whether somebody listens there at all."""
 
     def __init__(self, what: str, next_step: str = "", *, listening: bool = False) -> None:
         super().__init__(what, next_step)
@@ -53,7 +53,10 @@ def converse(slot: Slot, op: str, *, limit: float, **arguments: Any) -> Iterator
         pending = b""
         while True:
             try:
-                connection.settimeout(max(0.001, deadline - time.monotonic()))
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError  # also where there always is something more to read
+                connection.settimeout(left)
                 data = connection.recv(65536)
             except TimeoutError as error:
                 raise ControlError(f"the keeper of {slot.path} did not answer in time", listening=True) from error
@@ -63,10 +66,14 @@ def converse(slot: Slot, op: str, *, limit: float, **arguments: Any) -> Iterator
                 return
             *lines, pending = (pending + data).split(b"\n")
             for line in lines:
-                yield _checked(json.loads(line))
+                yield _checked(slot, line)
 
 
-def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+def _checked(slot: Slot, line: bytes) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = {} | json.loads(line)
+    except (ValueError, TypeError) as error:
+        raise ControlError(f"what answers on {slot.control_socket} is not a keeper's", listening=True) from error
     if "error" in answer:
         raise ControlError(answer["error"], answer.get("next_step", ""), listening=True)
     return answer

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import struct
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
@@ -13,7 +14,7 @@ import trio
 from supervisor.control import MAX_LINE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator
 
 CONTROL_FD = 4
 PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: SO_PEERCRED of unix(7)
@@ -22,9 +23,9 @@ PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: SO_PEERCRED of unix(7)
 class Served(Protocol):
     """What the control socket needs of the keeper."""
 
-    def snapshot(self) -> dict[str, Any]: ...
+    change: trio.Event
 
-    async def changed(self) -> None: ...
+    def snapshot(self) -> dict[str, Any]: ...
 
     def is_settled(self, groups: list[str]) -> bool: ...
 
@@ -36,24 +37,18 @@ async def serve(served: Served, descriptor: int = CONTROL_FD) -> None:
     stdlib = socket.socket(fileno=descriptor)
     stdlib.set_inheritable(False)
     listener = trio.SocketListener(trio.socket.from_stdlib_socket(stdlib))
-    commands: dict[str, Callable[[Served, dict[str, Any]], AsyncIterator[dict[str, Any]]]] = {
-        "status": _status,
-        "follow": _follow,
-        "wait": _wait,
-        "stop": _stop,
-    }
 
     async def handle(stream: trio.SocketStream) -> None:
         try:
             async with stream:
-                await _converse(stream, served, commands)
+                await _converse(stream, served)
         except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             pass  # the caller hung up; that is its right
 
     await trio.serve_listeners(handle, [listener])
 
 
-async def _converse(stream: trio.SocketStream, served: Served, commands: dict[str, Any]) -> None:
+async def _converse(stream: trio.SocketStream, served: Served) -> None:
     credentials = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
     uid = PEER_CREDENTIALS.unpack(credentials)[1]
     if uid not in (0, os.geteuid()):
@@ -64,18 +59,28 @@ async def _converse(stream: trio.SocketStream, served: Served, commands: dict[st
         line += data
         if not data or len(line) > MAX_LINE:
             return
-    try:
-        question = json.loads(line)
-        answers = commands[question["op"]](served, question)
-    except (ValueError, KeyError, TypeError):
-        known = ", ".join(sorted(commands))
+    answers = _understand(served, line)
+    if answers is None:
+        known = ", ".join(sorted(COMMANDS))
         await _send(stream, {"error": "not a question of this protocol", "next_step": f"known: {known}"})
         return
-    async with trio.open_nursery() as nursery:
+    async with aclosing(answers), trio.open_nursery() as nursery:
         nursery.start_soon(_until_hangup, stream, nursery.cancel_scope)
         async for answer in answers:
             await _send(stream, answer)
         nursery.cancel_scope.cancel()
+
+
+def _understand(served: Served, line: bytes) -> AsyncGenerator[dict[str, Any], None] | None:
+    """The answers to a question; None for anything that is none, whatever bytes they are."""
+    try:
+        question = json.loads(line)
+        groups = question.setdefault("groups", [])
+        if not all(isinstance(name, str) for name in groups):
+            return None
+        return COMMANDS[question["op"]](served, question)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 async def _until_hangup(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
@@ -89,29 +94,34 @@ async def _send(stream: trio.SocketStream, answer: dict[str, Any]) -> None:
     await stream.send_all(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
 
 
-async def _status(served: Served, _: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+async def _status(served: Served, _: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
     yield served.snapshot()
 
 
-async def _follow(served: Served, _: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+async def _follow(served: Served, _: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
     """A snapshot now and after each change; several changes in a row make one."""
     while True:
+        change = served.change  # before the snapshot: what changes while it is being sent must not be missed
         yield served.snapshot()
-        await served.changed()
+        await change.wait()
 
 
-async def _wait(served: Served, question: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+async def _wait(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
     """One snapshot, as soon as every group named is up, given up, or not going to be up."""
-    while not served.is_settled(list(question.get("groups", []))):
-        await served.changed()
+    while not served.is_settled(list(question["groups"])):
+        await served.change.wait()
     yield served.snapshot()
 
 
-async def _stop(served: Served, question: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+async def _stop(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
     """Snapshots while it stops; the end of the connection is the end of the keeper."""
     who = str(question.get("who", "an unnamed caller"))[:200]
     yield served.snapshot()
     await served.stop(f"asked by {who}")
     while True:
-        await served.changed()
+        change = served.change
         yield served.snapshot()
+        await change.wait()
+
+
+COMMANDS = {"status": _status, "follow": _follow, "wait": _wait, "stop": _stop}

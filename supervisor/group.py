@@ -8,6 +8,7 @@ answers with another happening; it is tagged with its generation, so that what a
 from __future__ import annotations
 
 import math
+import os
 import secrets
 import signal
 import time
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
-from supervisor import budgets, identity, lifecycle, logfiles, ports, records, restart
+from supervisor import budgets, environment, identity, lifecycle, logfiles, ports, records, restart
 from supervisor.contract import Exit, GroupSpec, State
 from supervisor.errors import EngineStartError, QueenrightError
 from supervisor.kinds import Birth, Kind, ServerState
@@ -24,10 +25,13 @@ from supervisor.procs import Exited, Gone, Procs, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from supervisor.slot import Slot
 
 RECORD_VERSION = 1
+OF_THE_LIVING = frozenset({Event.READY, Event.NOT_READY, Event.SERVER_LOST})
+"""What only a generation that is meant to live can tell."""
 
 
 class Happening(NamedTuple):
@@ -68,20 +72,25 @@ class Group:
         self._last_ports: dict[str, int] = {}
         self._attempt: set[trio.CancelScope] = set()
         self._in_birth = False
+        self._publishing = trio.CapacityLimiter(1)
         self._inbox_in, self._inbox = trio.open_memory_channel[Happening](math.inf)
         self._nursery: trio.Nursery | None = None
 
     # --- the task ---------------------------------------------------------------------------------------------------
 
-    async def run(self, row: Row | None) -> None:
-        """Live. `row` is a generation that the warden already has of this group. Ends only by cancellation."""
+    async def run(self, row: Row | None, wanted: bool = True) -> None:
+        """Live. `row` is a generation that the warden already has of this group; without one it is started if it is
+        `wanted`, unless an earlier keeper gave it up. Ends only by cancellation."""
         async with trio.open_nursery() as self._nursery:
             note = self.procs.notes.get(self._note_key) or {}
             self.history = records.structure(note["history"], restart.History) if "history" in note else self.history
             self._last_ports = dict(note.get("ports", {}))
             if row is not None:
                 self._take_up(row)
-            self.post(Event.WANTED)
+            elif note.get("failed"):  # what was given up stays so over a keeper's death
+                self.state, self.reason = State.FAILED, note["failed"]
+            elif wanted:
+                self.post(Event.WANTED)
             async for happening in self._inbox:
                 self._handle(happening)
 
@@ -90,8 +99,8 @@ class Group:
         self._inbox_in.send_nowait(Happening(event, generation, reason))
 
     def _handle(self, happening: Happening) -> None:
-        if happening.generation and (self.life is None or happening.generation != self.life.birth.generation):
-            return  # the last words of a generation that is no more
+        if self._is_stale(happening):
+            return
         was = self.state
         self.state, actions = lifecycle.step(was, happening.event)
         self._note_facts(happening, was)
@@ -99,7 +108,17 @@ class Group:
             self._hands[action](self)
         if self.state is not was:
             self.since = time.time()
+        if self.state not in (State.STOPPING, State.DOWN) and happening.event is not Event.STOP:
+            self._publish()  # in those, the record is about to be removed
         self.changed()
+
+    def _is_stale(self, happening: Happening) -> bool:
+        """Whether these are the last words of a generation that is no more, or that is on its way out."""
+        life = self.life
+        if happening.generation and (life is None or happening.generation != life.birth.generation):
+            return True
+        ending = self.state is State.STOPPING or (life is not None and life.exited.is_set())
+        return ending and happening.event in OF_THE_LIVING
 
     def _note_facts(self, happening: Happening, was: State) -> None:
         """What a happening says beyond the table: reasons, history, the record for those who bind."""
@@ -108,22 +127,24 @@ class Group:
                 self.history = self.history.became_ready(time.monotonic())
                 self.reason, self.log_tail, self._blame = "", [], ""
                 self._write_note()
-                self._publish()
             case Event.NOT_READY:
                 self._blame = happening.reason
                 self.reason = happening.reason
             case Event.EXITED:
                 self._end_attempt()
                 self.servers = dict.fromkeys(self.servers, ServerState.DOWN)
-                if was is not State.STOPPING:  # then the record is about to be removed
+                if was is not State.STOPPING:
                     self.reason = f"its proxy ended: {self._ended.describe()}"
-                    self._publish()
-            case Event.SERVER_LOST | Event.GIVEN_UP | Event.UNKILLABLE:
+            case Event.SERVER_LOST | Event.UNKILLABLE:
                 self.reason = happening.reason
-            case Event.STOP:
+            case Event.GIVEN_UP if self.state is State.FAILED:
+                self.reason = happening.reason
+                self._write_note()
+            case Event.STOP if self.state is State.STOPPING is not was:
                 self._end_attempt()
                 self.reason = happening.reason
             case Event.GONE:
+                self._in_birth = False
                 self._remember_last_words()
             case Event.WANTED if was is State.FAILED:
                 self.history = restart.History(restarts=self.history.restarts)
@@ -142,17 +163,21 @@ class Group:
     # --- what the table's actions do --------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
+        if self.life is not None:  # what could not be killed is still there, and the warden would refuse
+            self.post(Event.UNKILLABLE, self.life.birth.generation, self.reason)
+            return
         self._in_birth = True
         self._start_soon(self._give_birth)
 
     def _warm(self) -> None:
         if self.life is not None:
-            self._in_attempt(self._become_ready, self.life, False)
+            self._in_attempt(self._load, self.life, self._lost_roles())
 
     def _stop(self) -> None:
         if self.life is not None:
-            self._start_soon(self._end, self.life)
-        elif not self._in_birth:  # else it is stopped as soon as it is born
+            if not self.life.exited.is_set():  # else it is being swept, and its end is on its way
+                self._start_soon(self._end, self.life)
+        elif not self._in_birth:  # else it is stopped as soon as it is born, or its GONE is in the inbox
             self.post(Event.GONE)
 
     def _kill(self) -> None:
@@ -198,9 +223,11 @@ class Group:
 
     async def _give_birth(self) -> None:
         """Choose ports, write the files, have the warden start it. What fails here counts as a death."""
+        files: tuple[Path, ...] = ()
         try:
             birth = self._new_birth()
             command = self.kind.command(self.spec, birth)
+            files = tuple(command.files)
             for path, text in command.files.items():
                 await trio.to_thread.run_sync(records.write_text_private, path, text)
             log = self.slot.group_log(self.spec.name)
@@ -212,23 +239,24 @@ class Group:
                 gen=birth.generation,
                 group=self.spec.name,
                 argv=list(command.argv),
-                env=dict(command.environment),
+                env={**environment.clean(os.environ), **command.environment},
                 lock=self.slot.generation_lock(self.spec.name, birth.generation),
                 log=log,
                 note={"ports": dict(birth.ports), "log_start": started_at, "ready": False},
             )
         except (QueenrightError, OSError) as error:
-            self._ended, self._blame = Exit(1, 127), str(error).splitlines()[0]
+            self._ended, self._blame = Exit(1, 127), str(error).partition("\n")[0]
+            for path in files:  # there are keys in them
+                path.unlink(missing_ok=True)
             self.post(Event.GONE)
             return
-        finally:
-            self._in_birth = False
+        self._in_birth = False
         self.life = Life(birth, spawned.pid, started_at)
         self._start_soon(self._listen, self.life, news)
         if self.state is State.STOPPING:  # the stop came while the warden forked
             self._start_soon(self._end, self.life)
         else:
-            self._in_attempt(self._become_ready, self.life, True)
+            self._in_attempt(self._come_up, self.life, [launch.role for launch in self.spec.launches])
         self.changed()
 
     def _new_birth(self) -> Birth:
@@ -251,24 +279,33 @@ class Group:
         own_key = generation_key(client_key, generation)
         return Birth(generation, chosen, config, client_key, own_key, self.procs.hello.pid)
 
-    async def _become_ready(self, life: Life, watch: bool) -> None:
-        """Wait until the group can serve, say so, and then watch it."""
+    async def _come_up(self, life: Life, roles: list[str]) -> None:
+        """Load these servers, say that the group can serve, and then watch it."""
+        if await self._load(life, roles):
+            await self.kind.watch(self.spec, life.birth, self._report)
+
+    async def _load(self, life: Life, roles: list[str]) -> bool:
+        """Whether the group became ready; it is told either way."""
         stage = "its proxy does not listen yet"
         try:
             with trio.fail_after(self.spec.start_limit_s):
                 await self._proxy_is_ours(life)
                 stage = "its servers are loading"
-                await self.kind.load(self.spec, life.birth, self._report)
+                await self.kind.load(self.spec, life.birth, roles, self._report)
+                while lost := self._lost_roles():  # one died while another was being loaded
+                    await self.kind.load(self.spec, life.birth, lost, self._report)
         except trio.TooSlowError:
             limit = f"{self.spec.start_limit_s:g} s (start_limit_s of group {self.spec.name})"
             self.post(Event.NOT_READY, life.birth.generation, f"not ready within {limit}: {stage}")
-            return
+            return False
         except EngineStartError as error:
             self.post(Event.NOT_READY, life.birth.generation, error.what)
-            return
+            return False
         self.post(Event.READY, life.birth.generation)
-        if watch:
-            await self.kind.watch(self.spec, life.birth, self._report)
+        return True
+
+    def _lost_roles(self) -> list[str]:
+        return [role for role, state in self.servers.items() if state is ServerState.LOST]
 
     async def _proxy_is_ours(self, life: Life) -> None:
         """A 200 from whoever happens to listen there proves nothing: the listener must belong to this generation."""
@@ -311,15 +348,28 @@ class Group:
         generation = life.birth.generation
         with trio.CancelScope(shield=True, deadline=trio.current_time() + budgets.GROUP_STOP):
             with trio.move_on_after(self.spec.grace_s):
-                with trio.move_on_after(budgets.UNLOAD_LIMIT):
-                    try:
-                        await self.kind.release(life.birth)
-                    except Exception as error:  # noqa: BLE001 - whatever it is, SIGTERM is next
-                        self.reason = f"{self.reason}; unload failed: {error}"
-                self.procs.kill(generation, signal.SIGTERM)
-                await life.exited.wait()
+                await self._release(life)
+                if not life.exited.is_set():
+                    self.procs.kill(generation, signal.SIGTERM)
+                    await life.exited.wait()
                 return
             self.procs.kill(generation, signal.SIGKILL, everybody=True)
+
+    async def _release(self, life: Life) -> None:
+        """Have it unload, for at most UNLOAD_LIMIT, and no longer than its leader lives."""
+        async with trio.open_nursery() as nursery:
+
+            async def until_exited() -> None:
+                await life.exited.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until_exited)
+            with trio.move_on_after(budgets.UNLOAD_LIMIT):
+                try:
+                    await self.kind.release(life.birth)
+                except Exception as error:  # noqa: BLE001 - whatever it is, SIGTERM is next
+                    self.reason = f"{self.reason}; unload failed: {error}"
+            nursery.cancel_scope.cancel()
 
     # --- adoption ---------------------------------------------------------------------------------------------------
 
@@ -330,13 +380,20 @@ class Group:
         self.life, self._ended = life, row.exit
         self.state = State.REBUILDING if self.history.ever_ready else State.STARTING
         self.reason = "taken up by a new keeper"
+        if row.state != "running":
+            life.exited.set()
+        if row.state == "unkillable":  # the warden said so once, to the keeper before us
+            self.state, self.reason = State.FAILED, f"cannot be killed: what is left of pid {row.pid}"
         if row.state == "gone":
             self.post(Event.GONE, row.gen)
             return
         self._start_soon(self._listen, life, self.procs.follow(row.gen))
         if row.state == "running":
-            self.state = State.RUNNING if note.get("ready") else self.state
-            self._in_attempt(self._become_ready, life, True)
+            ready = bool(note.get("ready"))
+            self.state = State.RUNNING if ready else self.state
+            # One that was ready is proven, not loaded: a server that its idle time unloaded stays unloaded, and one
+            # that died meanwhile is the watch's to report.
+            self._in_attempt(self._come_up, life, [] if ready else [launch.role for launch in self.spec.launches])
 
     # --- records ----------------------------------------------------------------------------------------------------
 
@@ -347,7 +404,8 @@ class Group:
     def _write_note(self) -> None:
         """To the warden, for the next keeper."""
         history = records.unstructure(self.history)
-        self.procs.note_slot(self._note_key, {"history": history, "ports": self._last_ports})
+        failed = self.reason if self.state is State.FAILED else ""
+        self.procs.note_slot(self._note_key, {"history": history, "ports": self._last_ports, "failed": failed})
         if self.life is not None:
             ready = self.state in (State.RUNNING, State.DEGRADED)
             birth = self.life.birth
@@ -361,7 +419,10 @@ class Group:
     async def _write_record(self, facts: dict[str, Any]) -> None:
         path = self.slot.group_record(self.spec.name)
         try:
-            await trio.to_thread.run_sync(lambda: records.write(path, facts, version=RECORD_VERSION))
+            # One at a time, first come, first served: an older state must not be the last to be written.
+            await trio.to_thread.run_sync(
+                lambda: records.write(path, facts, version=RECORD_VERSION), limiter=self._publishing
+            )
         except QueenrightError as error:
             self.reason = error.what
             self.changed()

@@ -7,6 +7,7 @@ the control listener on 4. It holds nothing that it cannot get back: before it a
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -38,7 +39,8 @@ class Keeper:
         self.spec: EngineSpec | None = None
         self.tree: Tree | None = None
         self.stopping = ""
-        self._change = trio.Event()
+        self.change = trio.Event()
+        """Set at the next change, and replaced."""
         self._stop_asked = trio.Event()
         self._seen: dict[str, tuple[State, str]] = {}
 
@@ -78,7 +80,7 @@ class Keeper:
 
     async def changed(self) -> None:
         """Wait for the next change."""
-        await self._change.wait()
+        await self.change.wait()
 
     async def stop(self, why: str) -> None:
         """Begin to stop; the end of this process says that it is done."""
@@ -89,8 +91,8 @@ class Keeper:
 
     def tell(self) -> None:
         """Something changed: wake those who follow, and say what an operator would want to hear."""
-        self._change.set()
-        self._change = trio.Event()
+        self.change.set()
+        self.change = trio.Event()
         for name, group in self.tree.groups.items() if self.tree else ():
             if self._seen.get(name) != (group.state, group.reason):
                 self._seen[name] = (group.state, group.reason)
@@ -98,14 +100,14 @@ class Keeper:
                 self.console.say(f"{name}: {group.state.value}{reason}")
                 journal.note(self.slot, "state", group=name, state=group.state.value, reason=group.reason)
 
-    def begin_stop(self, why: str) -> None:
-        """The step into `stopping`. A second one means: now."""
+    def begin_stop(self, why: str, *, now: bool = False) -> None:
+        """The step into `stopping`. A second signal (`now`) ends it without grace."""
         if not self.stopping:
             self.stopping = why
             self.procs.note_slot("intent", {"stop": why})
             self._stop_asked.set()
             self.tell()
-        elif self.tree is not None and "signal" in why:
+        elif now and self.tree is not None:
             self.tree.kill()
 
     # --- tasks ------------------------------------------------------------------------------------------------------
@@ -116,14 +118,16 @@ class Keeper:
             await nursery.start(self.procs.run)
             nursery.start_soon(serve, self)
             nursery.start_soon(self._obey_signals)
+            nursery.start_soon(self._obey_own_signals)
             hold = await locks.acquire_async(self.slot.keeper_lock, timeout=budgets.HANDOFF_WAIT)
             records.clear_temporaries(self.slot.path)
             records.clear_temporaries(self.slot.groups)
+            self._clear_unborn()
             self.spec = await self._contract()
             self.tree = Tree(self.spec, self.slot, kinds.find, self.procs, self.tell)
             if self.procs.notes.get("intent"):
                 self.begin_stop(self.procs.notes["intent"]["stop"])
-            nursery.start_soon(self.tree.run)
+            nursery.start_soon(self.tree.run, self.stopping)
             nursery.start_soon(self._watch_members)
             nursery.start_soon(self._cap_logs)
             await trio.to_thread.run_sync(self._write_record)
@@ -143,6 +147,13 @@ class Keeper:
         self.procs.note_slot("contract", records.unstructure(spec))
         return spec
 
+    def _clear_unborn(self) -> None:
+        """Remove what a keeper wrote for a generation that was never started, or that nobody remembers: keys are in it."""
+        for path in self.slot.groups.iterdir():
+            parts = path.name.split(".")
+            if len(parts) == 3 and parts[2] in ("json", "keys") and parts[1] not in self.procs.rows:
+                path.unlink(missing_ok=True)
+
     def _write_record(self) -> None:
         facts = {
             "pid": os.getpid(),
@@ -159,7 +170,13 @@ class Keeper:
 
     async def _obey_signals(self) -> None:
         async for number in self.procs.signals:
-            self.begin_stop(f"signal {number}")
+            self.begin_stop(f"signal {number}", now=True)
+
+    async def _obey_own_signals(self) -> None:
+        """SIGTERM to the keeper itself means stop, as to the warden: only what cannot be caught is a crash."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as numbers:
+            async for number in numbers:
+                self.begin_stop(f"signal {number} to the keeper", now=True)
 
     async def _watch_members(self) -> None:
         """The last one out stops the engine. The step is taken under build.lock after counting again, so the last

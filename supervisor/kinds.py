@@ -5,7 +5,7 @@ The core knows no more of a kind than stands here: it must not be able to tell l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -81,8 +81,9 @@ class Kind(Protocol):
     def command(self, spec: GroupSpec, birth: Birth) -> Command:
         """How to start it. No I/O."""
 
-    async def load(self, spec: GroupSpec, birth: Birth, report: Report) -> None:
-        """Return once every server answers. The port is already known to be ours. Raises EngineStartError."""
+    async def load(self, spec: GroupSpec, birth: Birth, roles: Collection[str], report: Report) -> None:
+        """Prove that what answers is this generation, then have the servers of `roles` loaded; return once they all
+        answer. With no roles only the proof is made. Raises EngineStartError."""
 
     async def watch(self, spec: GroupSpec, birth: Birth, report: Report) -> None:
         """Report what becomes of the servers, until cancelled."""

@@ -6,6 +6,7 @@ Everybody appends (O_APPEND), so a file can be truncated under its writers: they
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TAIL_BYTES = 32 * 1024
-TROUBLE = ("error", "fail", "cannot", "couldn't", "invalid", "unable", "abort", "refus")
+TROUBLE = ("error", "fail", "cannot", "couldn't", "invalid", "unable", "abort", "refus", "unexpected")
+LEVEL = re.compile(r"[0-9.]+ ([A-Z]) ")
+"""What llama.cpp itself takes a line for, behind the time since its start: I, W, E, ... Its warnings speak of failures
+that it has just avoided."""
 
 
 def size(path: Path) -> int:
@@ -41,10 +45,13 @@ def tail(path: Path, *, lines: int, since: int = 0) -> list[str]:
 
 
 def last_words(lines: list[str]) -> str:
-    """The line that most likely says why: the first that llama.cpp itself calls an error, else the last that speaks of
-    trouble, else the last."""
-    errors = [line for line in lines if " E " in line or line.startswith("error:")]
-    telling = errors[:1] or [line for line in lines if any(word in line.lower() for word in TROUBLE)][-1:] or lines[-1:]
+    """The line that most likely says why: the first that llama.cpp itself calls an error, else the last of others that
+    speaks of trouble, else the last; "" where llama.cpp itself saw none in that either."""
+    levels = {line: found[1] for line in lines if (found := LEVEL.match(line))}
+    errors = [line for line in lines if levels.get(line) == "E" or line.startswith("error:")]
+    others = [line for line in lines if line not in levels]
+    trouble = [line for line in others if any(word in line.lower() for word in TROUBLE)]
+    telling = errors[:1] or trouble[-1:] or [line for line in lines[-1:] if line not in levels]
     return telling[0][:300] if telling else ""
 
 
@@ -57,6 +64,9 @@ def cap(path: Path, limit: int = budgets.LOG_CAP_BYTES) -> bool:
         return False
     with suppress(OSError):  # no room for the copy: the cap matters more
         shutil.copyfile(path, path.with_name(path.name + ".1"))
-    with path.open("rb+") as file:
-        file.truncate(0)
+    try:
+        with path.open("rb+") as file:
+            file.truncate(0)
+    except OSError:  # it was removed meanwhile, or is no file
+        return False
     return True

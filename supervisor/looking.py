@@ -32,7 +32,7 @@ def look(slot: Slot) -> dict[str, Any]:
 
     Raises SlotError for a directory that cannot be a slot.
     """
-    if not slot.examine() or not locks.is_held(slot.warden_lock):
+    if not slot.examine() or locks.is_held(slot.warden_lock) is False:
         return nothing(slot)
     from supervisor import control
     from supervisor.control import ControlError
@@ -45,7 +45,11 @@ def look(slot: Slot) -> dict[str, Any]:
 
 def nothing(slot: Slot) -> dict[str, Any]:
     """The shape of `status --json` when no engine runs."""
-    left = [f"{group}.{gen}" for group, gen in slot.generations() if locks.is_held(slot.generation_lock(group, gen))]
+    left = [
+        f"{group}.{gen}"
+        for group, gen in slot.generations()
+        if locks.is_held(slot.generation_lock(group, gen)) is not False
+    ]
     reason = f"no engine runs; processes of an earlier one are still alive: {', '.join(left)}" if left else "no engine"
     return {
         "slot": str(slot.path),

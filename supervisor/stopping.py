@@ -36,7 +36,7 @@ def stop(slot: Slot, *, who: str, heard: Callable[[dict[str, Any]], None] = lamb
     `heard` gets the keeper's snapshots meanwhile. Raises NoEngineError, or QueenrightError when the warden outlives
     even SIGKILL or cannot be found.
     """
-    if not locks.is_held(slot.warden_lock):
+    if locks.is_held(slot.warden_lock) is False:
         raise NoEngineError(f"no engine runs in {slot.path}", "there is nothing to stop")
     began = time.monotonic()
     members: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ def stop(slot: Slot, *, who: str, heard: Callable[[dict[str, Any]], None] = lamb
 def _is_free(slot: Slot, limit: float) -> bool:
     """Wait for the warden to be gone."""
     deadline = time.monotonic() + limit
-    while locks.is_held(slot.warden_lock):
+    while locks.is_held(slot.warden_lock) is not False:
         if time.monotonic() > deadline:
             return False
         time.sleep(budgets.READY_POLL)  # noqa: TID251 - polls a lock that has no event to wait for
@@ -74,7 +74,7 @@ def _signal_warden(slot: Slot, number: int) -> None:
         if found is not None:
             identity.signal_exact(found, number)
             return
-    if locks.is_held(slot.warden_lock):
+    if locks.is_held(slot.warden_lock) is not False:
         raise QueenrightError(
             f"somebody holds {slot.warden_lock}, and the kernel does not say who",
             "`fuser` or `lsof` on that file may tell",

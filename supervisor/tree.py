@@ -41,15 +41,18 @@ class Tree:
         """One word for all groups."""
         return lifecycle.worst([group.state for group in self.groups.values()])
 
-    async def run(self) -> None:
-        """Take up what the warden has, start the rest, and live until cancelled."""
+    async def run(self, stopping: str = "") -> None:
+        """Take up what the warden has, start the rest, and live until cancelled. With a reason for `stopping`, nothing
+        is started: what an earlier keeper began to stop is stopped."""
         rows = latest_rows(self.procs.rows.values())
         for row in list(self.procs.rows.values()):
             if row.state == "gone" and rows.get(row.group) is not row:
                 self.procs.forget(row.gen)
         async with trio.open_nursery() as nursery:
             for name, group in self.groups.items():
-                nursery.start_soon(group.run, rows.get(name))
+                if stopping:
+                    group.post(Event.STOP, reason=stopping)
+                nursery.start_soon(group.run, rows.get(name), not stopping)
 
     def is_settled(self, names: Iterable[str]) -> bool:
         """Whether waiting for these groups is over, one way or the other. An unknown name is."""
@@ -65,7 +68,7 @@ class Tree:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + budgets.TEARDOWN):
             while not self.is_at_rest:
                 await changed()  # type: ignore[misc]
-        return self.is_at_rest
+        return self.is_at_rest and all(group.life is None for group in self.groups.values())
 
     @property
     def is_at_rest(self) -> bool:

@@ -21,6 +21,8 @@ from supervisor.errors import ConfigError, EngineBinaryError, EngineStartError
 from supervisor.kinds import Birth, Command, Report, ServerState
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import httpx
 
     from supervisor.config_shape import EngineConfig, GroupConfig, LaunchConfig
@@ -107,8 +109,8 @@ class LlamaSwap:
             },
         )
 
-    async def load(self, spec: GroupSpec, birth: Birth, report: Report) -> None:
-        """Prove that the proxy is ours by the generation's key, then have it load every server, all at once."""
+    async def load(self, spec: GroupSpec, birth: Birth, roles: Collection[str], report: Report) -> None:
+        """Prove that the proxy is ours by the generation's key, then have it load the servers, all at once."""
         import httpx
         import trio
 
@@ -129,8 +131,8 @@ class LlamaSwap:
         async with _client(birth, timeout=None) as client:
             await _prove_identity(client)
             async with trio.open_nursery() as nursery:
-                for launch in spec.launches:
-                    nursery.start_soon(load_one, client, launch.role)
+                for role in roles:
+                    nursery.start_soon(load_one, client, role)
         if failures:
             raise EngineStartError("; ".join(failures))
 
@@ -146,7 +148,7 @@ class LlamaSwap:
                     async for line in response.aiter_lines():
                         if line.startswith("data:"):
                             watcher.take(json.loads(line[5:]), time.monotonic())
-            except (httpx.HTTPError, ValueError):
+            except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
                 pass  # a proxy that died is the warden's to report; a garbled event is followed by a whole list
             await trio.sleep(RECONNECT)
 
@@ -323,7 +325,7 @@ def _message(response: httpx.Response) -> str:
         error = response.json()["error"]
     except (ValueError, KeyError, TypeError):
         return f"status {response.status_code}"
-    return str(error["message"] if isinstance(error, dict) else error)
+    return str(error.get("message", error) if isinstance(error, dict) else error)
 
 
 KIND = LlamaSwap()

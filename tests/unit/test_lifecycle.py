@@ -325,4 +325,4 @@ class GroupInItsWorld(RuleBasedStateMachine):
 
 
 TestGroupInItsWorld = GroupInItsWorld.TestCase
-TestGroupInItsWorld.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGroupInItsWorld.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

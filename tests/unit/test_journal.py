@@ -1,0 +1,74 @@
+"""events.jsonl: for people, and never in anybody's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisor import budgets, journal, logfiles
+from supervisor.slot import Slot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Slot:
+    made = Slot(tmp_path / "slot")
+    made.prepare()
+    return made
+
+
+def test_each_event_is_one_line_of_json(slot: Slot) -> None:
+    began = time.time()
+    journal.note(slot, "state", group="chat", state="failed", reason="two\nlines \udcff é")
+    journal.note(slot, "stopped", groups=["chat"], clean=True)
+    events = [json.loads(line) for line in slot.events.read_text().splitlines()]
+    assert [event["what"] for event in events] == ["state", "stopped"]
+    assert events[0]["reason"] == "two\nlines \udcff é"
+    assert began - 1 <= events[0]["at"] <= time.time() + 1
+    assert slot.events.stat().st_mode & 0o777 == 0o600
+
+
+def test_writers_do_not_cut_each_others_lines(slot: Slot) -> None:
+    def write(who: int) -> None:
+        for number in range(100):
+            journal.note(slot, "state", who=who, number=number, padding="x" * 500)
+
+    writers = [threading.Thread(target=write, args=(who,)) for who in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    events = [json.loads(line) for line in slot.events.read_text().splitlines()]
+    assert len(events) == 400
+    for who in range(4):
+        assert [event["number"] for event in events if event["who"] == who] == list(range(100))
+
+
+def test_it_does_not_grow_for_ever(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logfiles.cap, "__defaults__", (10_000,))
+    for number in range(300):
+        journal.note(slot, "state", number=number, padding="x" * 100)
+        assert slot.events.stat().st_size <= 10_000
+    assert json.loads((slot.path / "events.jsonl.1").read_text().splitlines()[-1])["what"] == "state"
+    assert budgets.LOG_CAP_BYTES > 10_000
+
+
+@pytest.mark.parametrize("trouble", ["a directory stands there", "no slot", "a full disk"])
+def test_what_cannot_be_written_is_lost_and_nothing_else(
+    slot: Slot, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if trouble == "a directory stands there":
+        slot.events.mkdir()
+    elif trouble == "no slot":
+        slot = Slot(slot.path / "elsewhere")
+    else:
+        full = os.open("/dev/full", os.O_WRONLY)
+        monkeypatch.setattr(os, "open", lambda *_: full)
+    journal.note(slot, "state")
