@@ -3,13 +3,14 @@
 Everything that happens to the group comes into one inbox: the warden's news, readiness, the timer of a restart, a
 stop. `lifecycle.step` decides, the methods named after its actions act. Work that takes time runs in the nursery and
 answers with another happening; it is tagged with its generation, so that what a dead one still has to say is dropped.
+
+Longer than most: the hands share one state, and a second module would make a second owner of it.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import secrets
 import signal
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 
 from supervisor import budgets, environment, identity, lifecycle, logfiles, ports, records, restart
+from supervisor.birth import Life, known_birth, new_birth
 from supervisor.contract import Exit, GroupSpec, State
 from supervisor.errors import EngineStartError, QueenrightError
-from supervisor.kinds import Birth, Kind, ServerState
+from supervisor.kinds import Kind, ServerState
 from supervisor.lifecycle import Action, Event
 from supervisor.procs import Exited, Gone, Procs, Row
 
@@ -40,19 +42,6 @@ class Happening(NamedTuple):
     event: Event
     generation: str = ""
     reason: str = ""
-
-
-class Life:
-    """A generation while it lives. `log_start` is where its part of the log begins; `exited`: its leader is dead."""
-
-    def __init__(self, birth: Birth, pid: int, log_start: int) -> None:
-        self.birth, self.pid, self.log_start = birth, pid, log_start
-        self.exited = trio.Event()
-
-    @property
-    def port(self) -> int:
-        """Where clients go."""
-        return next(iter(self.birth.ports.values()))
 
 
 class Group:
@@ -225,7 +214,7 @@ class Group:
         """Choose ports, write the files, have the warden start it. What fails here counts as a death."""
         files: tuple[Path, ...] = ()
         try:
-            birth = self._new_birth()
+            birth = new_birth(self.spec, self.kind, self.slot, self._last_ports, self.procs.hello.pid)
             command = self.kind.command(self.spec, birth)
             files = tuple(command.files)
             for path, text in command.files.items():
@@ -259,26 +248,6 @@ class Group:
             self._in_attempt(self._come_up, self.life, [launch.role for launch in self.spec.launches])
         self.changed()
 
-    def _new_birth(self) -> Birth:
-        names = self.kind.port_names(self.spec)
-        chosen: dict[str, int] = {}
-        for name in names:
-            chosen[name] = ports.choose(self._last_ports.get(name), set(chosen.values()))
-        return self._birth(secrets.token_hex(8), chosen)
-
-    def _birth(self, generation: str, chosen: dict[str, int]) -> Birth:
-        """Keys: the client's is made once and kept; the generation's can be told from the client's and the
-        generation's name, so a keeper that takes over needs nothing more."""
-        key_path = self.slot.group_key(self.spec.name)
-        try:
-            client_key = key_path.read_text(encoding="ascii").strip()
-        except FileNotFoundError:
-            client_key = secrets.token_urlsafe(24)
-            records.write_text_private(key_path, client_key + "\n")
-        config = self.slot.generation_config(self.spec.name, generation)
-        own_key = generation_key(client_key, generation)
-        return Birth(generation, chosen, config, client_key, own_key, self.procs.hello.pid)
-
     async def _come_up(self, life: Life, roles: list[str]) -> None:
         """Load these servers, say that the group can serve, and then watch it."""
         if await self._load(life, roles):
@@ -311,8 +280,7 @@ class Group:
         """A 200 from whoever happens to listen there proves nothing: the listener must belong to this generation."""
         port, began = life.port, trio.current_time()
         while True:
-            family = [life.pid, *(process.pid for process in identity.descendants(life.pid))]
-            owner = ports.owned_by(port, family)
+            owner = ports.owned_by(port, life.family())
             if owner.owner is ports.Owner.OURS:
                 return
             if owner.owner is ports.Owner.FOREIGN:
@@ -376,7 +344,8 @@ class Group:
     def _take_up(self, row: Row) -> None:
         """Take up what an earlier keeper started: same processes, same ports, same keys."""
         note = row.note or {}
-        life = Life(self._birth(row.gen, dict(note["ports"])), row.pid, int(note["log_start"]))
+        birth = known_birth(self.spec, self.slot, row.gen, dict(note["ports"]), self.procs.hello.pid)
+        life = Life(birth, row.pid, int(note["log_start"]))
         self.life, self._ended = life, row.exit
         self.state = State.REBUILDING if self.history.ever_ready else State.STARTING
         self.reason = "taken up by a new keeper"
@@ -431,11 +400,11 @@ class Group:
         """The group for `status` and for its record. Plain data, no secrets."""
         life = self.life
         proxy = {"pid": life.pid, "port": life.port} if life else None
-        family = identity.descendants(life.pid) if life else []
+        family = life.family() if life else []
         servers = []
         for launch in self.spec.launches:
             port = life.birth.ports.get(launch.role) if life else None
-            owner = ports.owned_by(port, [process.pid for process in family]) if port else None
+            owner = ports.owned_by(port, family) if port else None
             pid = owner.pid if owner and owner.owner is ports.Owner.OURS else None
             servers.append(
                 {
@@ -482,11 +451,3 @@ class Group:
         """Stop waiting for readiness, watching, or counting down to a restart."""
         for scope in self._attempt:
             scope.cancel()
-
-
-def generation_key(client_key: str, generation: str) -> str:
-    """The key that one generation alone accepts. Derived, so that it need not be kept anywhere else."""
-    import hashlib
-    import hmac
-
-    return hmac.new(client_key.encode(), generation.encode(), hashlib.sha256).hexdigest()[:32]

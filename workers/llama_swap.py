@@ -1,24 +1,25 @@
 """The kind `llama-swap`: one proxy (llama-swap, or the built-in one where none is installed) and its llama-servers.
 
-What is asked of the proxy and why is in research-backed comments beside each setting; facts about llama-swap are of
-v250. The keeper calls `load`, `watch` and `release`; a front end calls `resolve`.
+A front end calls `resolve`, the keeper the rest. Facts about llama-swap, here and in swap_configuration, were seen on
+v250.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from supervisor.contract import GroupSpec, LaunchSpec
 from supervisor.errors import ConfigError, EngineBinaryError, EngineStartError
 from supervisor.kinds import Birth, Command, Report, ServerState
+from workers.swap_configuration import OPTIONAL_FLAGS, configuration
+from workers.swap_watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,31 +29,14 @@ if TYPE_CHECKING:
     from supervisor.config_shape import EngineConfig, GroupConfig, LaunchConfig
 
 HERE = Path(__file__).resolve().parent
-LAUNCHER = HERE / "launcher.py"
 BUILT_IN_PROXY = HERE / "proxy" / "__main__.py"
 
-SHORTEST_HEALTH_TIMEOUT = 15
-"""llama-swap raises anything shorter to this."""
-
 OLDEST_LLAMA_SWAP = 225
-
-CONCURRENCY = 1000
-"""llama-swap's default of 10 counts waiting requests too and answers the eleventh with 429; llama-server queues
-without limit, so the limit is not needed here."""
+"""The first that leaves the caller's key in the request; see _refuse_old."""
 
 HELP_LIMIT = 10.0  # budget: `llama-server --help` takes 4 ms; a first start from a cold disk can take seconds
 RECONNECT = 0.25  # budget: pause before the event stream of a living proxy is opened again
 PROBE = 5.0  # budget: one request to the proxy that does not load anything
-
-OPTIONAL_FLAGS = {
-    "--sse-ping-interval": ("--sse-ping-interval", "1"),
-    "--cache-ram": ("--cache-ram", "0"),
-    "--no-webui": ("--no-webui",),
-}
-"""Passed on where the binary's own --help knows them. Without the first, a SIGTERM during a stream takes 30 s; the
-second is 8 GiB of host memory by default, which nobody has accounted for."""
-
-ROLE_FLAGS = {"embed": ("--embeddings",), "rerank": ("--reranking",)}
 
 
 class LlamaSwap:
@@ -158,92 +142,6 @@ class LlamaSwap:
             await client.post("/api/models/unload")
 
 
-class Watcher:
-    """Turns the proxy's state words into ours. Pure but for `report`.
-
-    llama-swap has no word for a death: a server that died and one that was unloaded are both `stopped`. An unload
-    passes through `stopping`, but the list is made at delivery, and 1 of 12 quick unloads showed none (measured); so a
-    server that stops while its idle time is up counts as unloaded as well.
-    """
-
-    WORDS = {"starting": ServerState.LOADING, "ready": ServerState.READY, "stopping": ServerState.UNLOADING}  # noqa: RUF012
-
-    def __init__(self, idle_ttl: dict[str, int], report: Report) -> None:
-        self._idle_ttl, self._report = idle_ttl, report
-        self._was: dict[str, ServerState] = {}
-        self._used = 0.0
-
-    def take(self, event: dict[str, Any], now: float) -> None:
-        """One event of /api/events."""
-        if event.get("type") == "inflight":
-            self._used = now
-        elif event.get("type") == "modelStatus":
-            for model in json.loads(event["data"]):
-                if model["id"] in self._idle_ttl:
-                    self._take_state(model["id"], model["state"], now)
-
-    def _take_state(self, role: str, word: str, now: float) -> None:
-        was = self._was.get(role)
-        state = self.WORDS.get(word) or self._stopped(role, was, now)
-        self._was[role] = state
-        if state is not was:
-            self._report(role, state)
-
-    def _stopped(self, role: str, was: ServerState | None, now: float) -> ServerState:
-        ttl = self._idle_ttl[role]
-        if was in (ServerState.UNLOADING, ServerState.UNLOADED):
-            return ServerState.UNLOADED
-        if ttl and now - self._used >= ttl:
-            return ServerState.UNLOADED
-        return ServerState.LOST
-
-
-def configuration(spec: GroupSpec, birth: Birth, keys: Path) -> dict[str, Any]:
-    """llama-swap's configuration for one generation. Every model is in exactly one group that evicts nobody: a stray
-    one would be `exclusive` by default and unload all others."""
-    unload = max(1, math.floor(spec.grace_s) - (spec.grace_s == math.floor(spec.grace_s)))
-    return {
-        "healthCheckTimeout": max(SHORTEST_HEALTH_TIMEOUT, math.ceil(spec.start_limit_s)),
-        "unloadTimeout": unload,  # whole seconds, below our own grace
-        "logToStdout": "both",  # a server's last words reach the group's log only this way
-        "logLevel": "warn",
-        "captureBuffer": 0,  # else request bodies are kept in memory
-        "performance": {"disabled": True},  # else each proxy runs an nvidia-smi of its own
-        "apiKeys": [birth.client_key, birth.generation_key],
-        "models": {
-            launch.role: {
-                "cmd": shlex.join(server_command(spec, launch, birth, keys)),
-                "proxy": f"http://127.0.0.1:{birth.ports[launch.role]}",
-                "checkEndpoint": "/health",
-                "ttl": launch.idle_ttl_s,
-                "concurrencyLimit": CONCURRENCY,
-                "aliases": _aliases(spec, launch),
-            }
-            for launch in spec.launches
-        },
-        "groups": {
-            spec.name: {
-                "swap": False,
-                "exclusive": False,
-                "persistent": True,
-                "members": [launch.role for launch in spec.launches],
-            }
-        },
-    }
-
-
-def server_command(spec: GroupSpec, launch: LaunchSpec, birth: Birth, keys: Path) -> list[str]:
-    """llama-server behind the launcher, so that it dies with its proxy. `--ctx-size` is divided by `--parallel`."""
-    known = spec.options["flags"].split()
-    optional = [word for flag, words in OPTIONAL_FLAGS.items() if flag in known for word in words]
-    launcher = [sys.executable, "-I", "-S", str(LAUNCHER), "--warden", str(birth.warden_pid), "--"]
-    program = shlex.split(spec.options["llama_server"])
-    server = [*program, "--host", "127.0.0.1", "--port", str(birth.ports[launch.role])]
-    model = ["--model", launch.path, "--alias", launch.model, "--api-key-file", str(keys)]
-    size = ["--ctx-size", str(launch.context * launch.sequences), "--parallel", str(launch.sequences)]
-    return [*launcher, *server, *model, *size, *optional, *ROLE_FLAGS.get(launch.role, ()), *launch.arguments]
-
-
 def _launch(launch: LaunchConfig, path: Path) -> LaunchSpec:
     return LaunchSpec(
         role=launch.role,
@@ -254,12 +152,6 @@ def _launch(launch: LaunchConfig, path: Path) -> LaunchSpec:
         arguments=launch.arguments,
         idle_ttl_s=launch.idle_ttl_s,
     )
-
-
-def _aliases(spec: GroupSpec, launch: LaunchSpec) -> list[str]:
-    """A request may name the model as well as the role, where the name says which of the group's servers is meant."""
-    taken = [other.model for other in spec.launches] + [other.role for other in spec.launches]
-    return [launch.model] if taken.count(launch.model) == 1 else []
 
 
 def _refuse_unspeakable(spec: GroupSpec) -> None:

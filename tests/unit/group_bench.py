@@ -19,7 +19,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from supervisor import ports
 from supervisor.contract import Exit, GroupSpec, LaunchSpec, State
-from supervisor.group import Group, Life
+from supervisor.group import Group
 from supervisor.kinds import Birth, Command, Report, ServerState
 from supervisor.ports import Owner, Ownership
 from supervisor.procs import Exited, Gone, Hello, News, Procs, Row, Spawned, SpawnRefusedError, Unkillable
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from supervisor.birth import Life
     from supervisor.config_shape import EngineConfig, GroupConfig
     from supervisor.lifecycle import Event
     from supervisor.slot import Slot

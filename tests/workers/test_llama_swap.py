@@ -20,16 +20,9 @@ from supervisor.config_rules import GRACE_BELOW
 from supervisor.contract import GroupSpec, LaunchSpec
 from supervisor.errors import ConfigError
 from supervisor.kinds import Birth, ServerState
-from workers.llama_swap import (
-    KIND,
-    OPTIONAL_FLAGS,
-    SHORTEST_HEALTH_TIMEOUT,
-    Watcher,
-    _message,
-    _refuse_unspeakable,
-    configuration,
-    server_command,
-)
+from workers.llama_swap import KIND, _message, _refuse_unspeakable
+from workers.swap_configuration import OPTIONAL_FLAGS, SHORTEST_HEALTH_TIMEOUT, configuration, server_command
+from workers.swap_watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,65 @@
+"""What a generation is born with: ports and keys. And the handle on it while it lives."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import TYPE_CHECKING
+
+import trio
+
+from supervisor import identity, ports, records
+from supervisor.kinds import Birth, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisor.contract import GroupSpec
+    from supervisor.slot import Slot
+
+
+class Life:
+    """A generation while it lives. `log_start` is where its part of the log begins; `exited`: its leader is dead."""
+
+    def __init__(self, birth: Birth, pid: int, log_start: int) -> None:
+        self.birth, self.pid, self.log_start = birth, pid, log_start
+        self.exited = trio.Event()
+
+    @property
+    def port(self) -> int:
+        """Where clients go."""
+        return next(iter(self.birth.ports.values()))
+
+    def family(self) -> list[int]:
+        """Pids of the leader and all below it, now."""
+        return [self.pid, *(process.pid for process in identity.descendants(self.pid))]
+
+
+def new_birth(spec: GroupSpec, kind: Kind, slot: Slot, last_ports: Mapping[str, int], warden_pid: int) -> Birth:
+    """For a generation that is about to be started. A port stays what it was, unless somebody took it.
+
+    Raises QueenrightError when there is no port or the key cannot be written.
+    """
+    chosen: dict[str, int] = {}
+    for name in kind.port_names(spec):
+        chosen[name] = ports.choose(last_ports.get(name), set(chosen.values()))
+    return known_birth(spec, slot, secrets.token_hex(8), chosen, warden_pid)
+
+
+def known_birth(spec: GroupSpec, slot: Slot, generation: str, chosen: Mapping[str, int], warden_pid: int) -> Birth:
+    """For a generation of this name and these ports. The client's key is made once and kept; the generation's can be
+    told from the client's and the generation's name, so a keeper that takes over needs nothing more."""
+    key_path = slot.group_key(spec.name)
+    try:
+        client_key = key_path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        client_key = secrets.token_urlsafe(24)
+        records.write_text_private(key_path, client_key + "\n")
+    config = slot.generation_config(spec.name, generation)
+    return Birth(generation, chosen, config, client_key, generation_key(client_key, generation), warden_pid)
+
+
+def generation_key(client_key: str, generation: str) -> str:
+    """The key that one generation alone accepts. Derived, so that it need not be kept anywhere else."""
+    return hmac.new(client_key.encode(), generation.encode(), hashlib.sha256).hexdigest()[:32]
