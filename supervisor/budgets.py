@@ -87,6 +87,9 @@ MEMBER_POLL: Final = 0.25
 """Between two looks at the member locks: the last one out is noticed within a second (ARCHITECTURE section 10), and
 100 raw probes of 100 locks a second cost 0.03 % of a core (measured)."""
 
+SLOT_POLL: Final = 1.0
+"""Between two looks whether the slot directory is still there."""
+
 BUILD_LOCK_TRY: Final = 0.05
 """Between two tries of a lock that is polled."""
 

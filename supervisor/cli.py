@@ -52,9 +52,7 @@ def main(argv: list[str] | None = None, known: dict[str, Command] | None = None)
     words = sys.argv[1:] if argv is None else argv
     try:
         status = _run(words, known or {})
-        print(
-            end="", flush=True
-        )  # a reader that left is met here, not in the interpreter's last flush (exit status 120)
+        print(end="", flush=True)  # meets a reader that left; the interpreter's last flush would exit with 120
         return status
     except KeyboardInterrupt:
         print("queenright: interrupted", file=sys.stderr)

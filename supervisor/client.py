@@ -15,6 +15,7 @@ Importing this module is cheap; what is heavy is imported when an engine is open
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -137,11 +138,25 @@ class Directory:
     def __init__(self, slot: Slot, spec: EngineSpec) -> None:
         self._slot, self._spec = slot, spec
         self._known: dict[str, Endpoint] = {}
+        self._names: dict[str, str] = {}
+        """What the engine calls the group that has our group's roles."""
+        self._seen: dict[str, tuple[int, int] | None] = {}
         self._states: dict[str, State] = {}
 
     def current(self, group: str) -> Endpoint | None:
-        """As last heard."""
+        """As last heard, unless the keeper has written of the group since: then it has to be asked again. Else a
+        request could go, with its key, to whoever has the group's old port."""
+        if self._record_stamp(group) != self._seen.get(group):
+            return None
         return self._known.get(group)
+
+    def _record_stamp(self, group: str) -> tuple[int, int] | None:
+        """Which writing of the group's record is on disk: it is replaced as a whole each time."""
+        try:
+            facts = os.stat(self._slot.group_record(self._names.get(group, group)))
+        except OSError:
+            return None
+        return facts.st_ino, facts.st_mtime_ns
 
     def state(self, group: str) -> State | None:
         """As last heard."""
@@ -170,6 +185,7 @@ class Directory:
 
         pauses = iter(budgets.HOLD_DELAYS)
         while (left := deadline - time.monotonic()) > 0:
+            stamp = self._record_stamp(group)  # before the question: what is written meanwhile is news
             try:
                 snapshot = control.ask(self._slot, "wait", limit=min(left, budgets.WAIT_ROUND), groups=[group])
             except ControlError as error:
@@ -178,13 +194,15 @@ class Directory:
                 self._pause(pauses)
                 continue
             facts = self._facts(snapshot, group)
+            self._names[group] = facts["name"]
             self._states[group] = State(facts["state"])
             if facts["state"] == State.FAILED:
                 raise FailedForGoodError(
-                    f"group {facts['name']} failed: {facts['reason']}", "`queenright logs` has more"
+                    f"group {facts['name']} failed: {facts['reason']}",
+                    f"`queenright logs {facts['name']}` has more; once it is mended, `queenright stop` and start again",
                 )
             if facts["state"] in (State.RUNNING, State.DEGRADED) and facts["generation"] != unlike:
-                self._known[group] = self._endpoint(group, facts)
+                self._known[group], self._seen[group] = self._endpoint(group, facts), stamp
                 return self._known[group]
             self._pause(pauses)
         raise EngineStartError(f"group {group} did not come up in time", "`queenright status` says why")

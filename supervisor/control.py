@@ -8,6 +8,7 @@ not HTTP: ADR 3. The protocol is in docs/reference/control-protocol.md.
 from __future__ import annotations
 
 import json
+import math
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -37,9 +38,13 @@ def ask(slot: Slot, op: str, *, limit: float = budgets.CONTROL_ANSWER, **argumen
     raise ControlError(f"the keeper of {slot.path} closed the connection without an answer", listening=True)
 
 
-def converse(slot: Slot, op: str, *, limit: float, **arguments: Any) -> Iterator[dict[str, Any]]:
-    """One question and all its answers, until the keeper closes. `limit` seconds for the whole. Raises ControlError."""
-    deadline = time.monotonic() + limit
+def converse(
+    slot: Slot, op: str, *, limit: float, first: float = math.inf, **arguments: Any
+) -> Iterator[dict[str, Any]]:
+    """One question and all its answers, until the keeper closes. `limit` seconds for the whole, of which `first` for
+    the first answer. Raises ControlError."""
+    began = time.monotonic()
+    deadline = began + min(first, limit)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.settimeout(max(0.001, limit))
@@ -67,6 +72,7 @@ def converse(slot: Slot, op: str, *, limit: float, **arguments: Any) -> Iterator
             *lines, pending = (pending + data).split(b"\n")
             for line in lines:
                 yield _checked(slot, line)
+                deadline = began + limit
 
 
 def _checked(slot: Slot, line: bytes) -> dict[str, Any]:

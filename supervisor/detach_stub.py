@@ -10,33 +10,42 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import NoReturn
 
 
 def main() -> None:
     log_path, argv = sys.argv[1], sys.argv[2:]
     verdict_r, verdict_w = os.pipe()
-    if os.fork():
-        os.close(verdict_w)
-        verdict = b""
-        while data := os.read(verdict_r, 4096):
-            verdict += data
-        if verdict != b"ok":
-            sys.stderr.write(verdict.decode() or f"the warden died at its start; its last words are in {log_path}")
-        sys.exit(0 if verdict == b"ok" else 3 if verdict.startswith(b"held") else 1)
-    os.setsid()
-    if os.fork():
-        os._exit(0)  # the session's leader ends, so nobody of this session can get a terminal again
-    os.chdir("/")
-    os.umask(0o077)
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    os.set_inheritable(verdict_w, True)
-    settings = json.loads(argv[-1]) | {"verdict_fd": verdict_w}
+    child = os.fork()
+    if child == 0:
+        become_warden(log_path, argv, verdict_w)
+    os.close(verdict_w)
+    os.waitpid(child, 0)  # it ends with its fork; whoever adopts orphans here shall get no zombie
+    verdict = b""
+    while data := os.read(verdict_r, 4096):
+        verdict += data
+    if verdict != b"ok":
+        sys.stderr.write(verdict.decode() or f"the warden died at its start; its last words are in {log_path}")
+    sys.exit(0 if verdict == b"ok" else 3 if verdict.startswith(b"held") else 1)
+
+
+def become_warden(log_path: str, argv: list[str], verdict: int) -> NoReturn:
+    """In the child. Whatever fails is the verdict: its stderr is a pipe whose reader shows it to a user."""
     try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)  # the session's leader ends, so nobody of this session can get a terminal again
+        os.chdir("/")
+        os.umask(0o077)
+        log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        os.set_inheritable(verdict, True)
+        settings = json.loads(argv[-1]) | {"verdict_fd": verdict}
         os.execv(argv[0], [*argv[:-1], json.dumps(settings)])
-    except OSError as error:
-        os.write(verdict_w, f"cannot start {argv[0]}: {error}".encode())
+    except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a second stub
+        os.write(verdict, f"cannot start {argv[0]}: {error}".encode(errors="replace"))
+    finally:
         os._exit(1)
 
 

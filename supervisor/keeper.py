@@ -20,7 +20,7 @@ from supervisor._version import __version__
 from supervisor.console import Console
 from supervisor.contract import EngineSpec, Lifetime, State
 from supervisor.control_server import serve
-from supervisor.errors import LinkError, QueenrightError, RecordError
+from supervisor.errors import LinkError, QueenrightError, RecordError, SlotError
 from supervisor.procs import Procs
 from supervisor.slot import Slot
 from supervisor.tree import Tree
@@ -119,6 +119,7 @@ class Keeper:
             nursery.start_soon(serve, self)
             nursery.start_soon(self._obey_signals)
             nursery.start_soon(self._obey_own_signals)
+            nursery.start_soon(self._watch_slot)
             hold = await locks.acquire_async(self.slot.keeper_lock, timeout=budgets.HANDOFF_WAIT)
             records.clear_temporaries(self.slot.path)
             records.clear_temporaries(self.slot.groups)
@@ -182,12 +183,30 @@ class Keeper:
         """The last one out stops the engine. The step is taken under build.lock after counting again, so the last
         one out cannot race the next one in; the lock is only tried, so the control socket goes on answering."""
         while self.spec is not None and self.spec.lifetime is Lifetime.MEMBERS and not self.spec.keep_warm:
-            if membership.count(self.slot) == 0 and (hold := locks.try_acquire(self.slot.build_lock)) is not None:
+            if self._is_unused() and (hold := locks.try_acquire(self.slot.build_lock)) is not None:
                 with hold:
-                    if membership.count(self.slot) == 0:
+                    if self._is_unused():
                         self.begin_stop("the last member left")
                         return
             await trio.sleep(budgets.MEMBER_POLL)
+
+    def _is_unused(self) -> bool:
+        """Whether it is known that nobody uses the engine: what cannot be read counts as in use."""
+        try:
+            return membership.count(self.slot) == 0
+        except SlotError:
+            return False
+
+    async def _watch_slot(self) -> None:
+        """Somebody who deletes the directory of a living engine takes away its off switch: then it has to go, too. (The
+        warden sees to it where the keeper is dead as well.)"""
+        while True:
+            await trio.sleep(budgets.SLOT_POLL)
+            if not self._slot_is_there():
+                self.begin_stop("the slot directory was removed")
+
+    def _slot_is_there(self) -> bool:
+        return os.path.exists(self.slot.warden_lock)
 
     async def _cap_logs(self) -> None:
         while True:

@@ -169,7 +169,7 @@ class Procs:
                 elif message["ev"] == "error":
                     print(f"the warden did not take a command: {message['why']}", file=sys.stderr, flush=True)
             case _:
-                pass  # `reaped`, and what a newer warden may tell
+                pass  # what a newer warden may tell
 
     def _tell(self, generation: str, news: News) -> None:
         self._channel(generation)[0].send_nowait(news)

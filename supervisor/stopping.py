@@ -31,7 +31,8 @@ class Stopped:
 
 
 def stop(slot: Slot, *, who: str, heard: Callable[[dict[str, Any]], None] = lambda _: None) -> Stopped:
-    """Stop the engine of the slot; returns when its warden is gone. Bounded: TEARDOWN, then WARDEN_STOP, then SIGKILL.
+    """Stop the engine of the slot; returns when its warden is gone. Bounded: CONTROL_WAIT for the keeper to answer at
+    all, TEARDOWN for it to be done; then the warden ends everything; then SIGKILL.
 
     `heard` gets the keeper's snapshots meanwhile. Raises NoEngineError, or QueenrightError when the warden outlives
     even SIGKILL or cannot be found.
@@ -41,7 +42,8 @@ def stop(slot: Slot, *, who: str, heard: Callable[[dict[str, Any]], None] = lamb
     began = time.monotonic()
     members: tuple[str, ...] = ()
     try:
-        for snapshot in control.converse(slot, "stop", limit=budgets.TEARDOWN + budgets.CONTROL_ANSWER, who=who):
+        limits = {"limit": budgets.TEARDOWN + budgets.CONTROL_ANSWER, "first": budgets.CONTROL_WAIT}
+        for snapshot in control.converse(slot, "stop", **limits, who=who):
             members = tuple(f"{member['name']} ({member['pid']})" for member in snapshot["members"]) or members
             heard(snapshot)
     except ControlError:
@@ -49,8 +51,9 @@ def stop(slot: Slot, *, who: str, heard: Callable[[dict[str, Any]], None] = lamb
     how = "keeper"
     if not _is_free(slot, budgets.SWEEP_LIMIT):
         how = "warden"
-        _signal_warden(slot, signal.SIGTERM)
-        if not _is_free(slot, budgets.WARDEN_STOP + 2 * budgets.SWEEP_LIMIT):
+        for number in (signal.SIGTERM, signal.SIGINT):  # the second one means now: the keeper had its time
+            _signal_warden(slot, number)
+        if not _is_free(slot, 3 * budgets.SWEEP_LIMIT):
             how = "killed"
             _signal_warden(slot, signal.SIGKILL)  # the kernel takes everything below with it
             if not _is_free(slot, budgets.SWEEP_LIMIT):

@@ -4,6 +4,10 @@ Started by absolute path as `python -I -S warden.py SLOT SETTINGS`; standard lib
 nothing of ours. A fork here is a fork of a process with one thread, a death signal belongs to a thread that never
 ends, and there is one reaper. Its protocol is in docs/reference/warden-protocol.md; why there are two processes is
 ADR 1. Linux only: pidfds, child subreaper, parent-death signals.
+
+Its death ends the engine, so nothing may end it: a mistake of the keeper's is answered with `error` or `refused`, and
+what fails for want of memory or descriptors is tried again (`run`). Hence two rules: a descriptor's callback can be
+called again after it failed; what a timer goes on with, it arms before it does anything else.
 """
 
 from __future__ import annotations
@@ -13,65 +17,83 @@ import fcntl
 import heapq
 import json
 import os
-import selectors
+import select
 import signal
 import socket
 import sys
 import time
 from contextlib import suppress
+from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any
 
-PROTOCOL = 1
-MARKER = "QUEENRIGHT_GENERATION"
+PROTOCOL, MARKER = 1, "QUEENRIGHT_GENERATION"
 LINK_FD, CONTROL_FD, CONSOLE_FD, LOCK_FD = 3, 4, 6, 3
 MAX_LINE, MAX_BACKLOG, MAX_NOTE = 1 << 20, 4 << 20, 64 << 10
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
+# From prctl(2), and __WALL of wait(2): also a child that was cloned to be ours without telling us of its death.
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, WALL = 1, 36, 0x40000000
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-RESTORED = STOP_SIGNALS | {signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ}  # ignored signals would survive exec
 BLOCKABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-LIBC = ctypes.CDLL(None, use_errno=True)
+HAS_CHILDREN_FILE = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # PROC_CHILDREN
 
 
 def prctl(option: int, value: int) -> None:
-    if LIBC.prctl(option, value, 0, 0, 0):
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def read_proc(path: str) -> bytes:
-    """A file of /proc, or b"" where the process is gone or not ours to read."""
+def look(function: Any, path: str, otherwise: Any) -> Any:
+    """function(path), or `otherwise` where the process is gone or not ours to look at. Whatever else fails is raised:
+    out of descriptors or memory says nothing about the process, and the living would count as dead."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.readall()
-    except OSError:
-        return b""
+        return function(path)
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return otherwise
+
+
+def read_whole(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
 
 
 def stat_of(pid: int | str) -> tuple[bytes, int, int, int]:
     """(state, parent, session, start ticks) from proc_pid_stat(5); state b"" once the process is reaped."""
-    fields = read_proc(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return (fields[0], int(fields[1]), int(fields[3]), int(fields[19])) if fields else (b"", 0, 0, 0)
+    fields = look(read_whole, f"/proc/{pid}/stat", b"").rpartition(b")")[2].split() or [b"", *[b"0"] * 19]
+    half_dead = fields[0] == b"Z" and int(fields[17]) > 1  # its first thread ended before the others: it lives
+    return b"S" if half_dead else fields[0], int(fields[1]), int(fields[3]), int(fields[19])
+
+
+def tasks_of(pid: int) -> list[str]:
+    """Directories of its threads, the first thread's first; one that is dead shows neither files nor environment."""
+    return [f"/proc/{pid}/task/{task}" for task in look(os.listdir, f"/proc/{pid}/task", [])]
 
 
 def children_of(pid: int) -> list[int]:
     """Children of every thread of `pid`: 0.02 ms, against 4-15 ms for a scan of /proc (measured)."""
-    with suppress(OSError):
-        if os.path.exists(f"/proc/{pid}/task/{pid}/children"):
-            files = (f"/proc/{pid}/task/{task}/children" for task in os.listdir(f"/proc/{pid}/task"))
-            return [int(child) for file in files for child in read_proc(file).split()]
-        return [int(p) for p in os.listdir("/proc") if p.isdigit() and stat_of(p)[1] == pid]  # no PROC_CHILDREN
-    return []
+    if HAS_CHILDREN_FILE:
+        return [int(child) for task in tasks_of(pid) for child in look(read_whole, f"{task}/children", b"").split()]
+    return [int(other) for other in os.listdir("/proc") if other.isdigit() and stat_of(other)[1] == pid]
 
 
 def alive_below(pids: list[int]) -> list[tuple[int, int]]:
     """(pid, start ticks) of these processes and all below them that live; a zombie counts as dead."""
-    found, queue = [], list(pids)
-    while queue:
-        pid = queue.pop()
+    found, queue = list[tuple[int, int]](), list(pids)
+    for pid in queue:  # it grows meanwhile
         state, _, _, ticks = stat_of(pid)
         queue += children_of(pid)
-        if state not in (b"", b"Z"):
-            found.append((pid, ticks))
+        found += [(pid, ticks)] if state not in (b"", b"Z") else []
     return found
+
+
+def mark_of(pid: int) -> str:
+    """The generation that its environment names. It can lie or be erased, so it is one evidence of several."""
+    environ = next((found for task in tasks_of(pid) if (found := look(read_whole, f"{task}/environ", b""))), b"")
+    return str((b"\0" + environ).partition(f"\0{MARKER}=".encode())[2].partition(b"\0")[0], errors="replace")
+
+
+def has_open(pid: int, name: str) -> bool:
+    """Whether it has the file open. By the link's text: a stat would hang on the dead network disk of another one."""
+    links = (f"{task}/fd/{fd}" for task in tasks_of(pid) for fd in look(os.listdir, f"{task}/fd", []))
+    return any(look(os.readlink, link, "").removesuffix(" (deleted)") == name for link in links)
 
 
 def kill_exact(pid: int, ticks: int, number: int) -> None:
@@ -83,30 +105,29 @@ def kill_exact(pid: int, ticks: int, number: int) -> None:
 
 def lock_patiently(fd: int) -> None:
     """Somebody who only looks holds a shared lock for microseconds; whoever holds it for 0.2 s is a holder."""
-    for pause in [0.01] * 20 + [0.0]:
-        try:
+    for _ in range(20):
+        with suppress(BlockingIOError):
             return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not pause:
-                raise
-            time.sleep(pause)
-    return None
+        time.sleep(0.01)
+    return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def say(text: str) -> None:
-    with suppress(OSError):  # nobody reads us; the work does not depend on it
-        print(f"queenright warden: {text}", file=sys.stderr, flush=True)
+    """For people. Where nobody reads (a full pipe, a held terminal) it is lost: a warden that waits watches nobody."""
+    with suppress(OSError):
+        if sys.stderr and select.select([], [sys.stderr], [], 0)[1]:
+            print(f"queenright warden: {text}", file=sys.stderr, flush=True)
 
 
 class Generation:
     """One leader and what came of it. `state`: running, sweeping (the leader is a zombie, kept so that its pid
     cannot be used again), gone, or unkillable (still being swept)."""
 
-    def __init__(self, message: dict[str, Any], pid: int, pidfd: int) -> None:
-        self.gen, self.group, self.lock, self.note = (message[name] for name in ("gen", "group", "lock", "note"))
-        self.pid, self.pidfd, self.ticks, self.since_ns = pid, pidfd, stat_of(pid)[3], time.monotonic_ns()
-        self.state, self.code, self.status, self.exited = "running", 0, 0, 0.0
-        self.passes = self.clean = self.killed = 0
+    def __init__(self, message: dict[str, Any]) -> None:
+        self.gen, self.group, self.lock = (str.__str__(message[name]) for name in ("gen", "group", "lock"))
+        self.note, self.lock_name, self.state, self.killed = message["note"], "", "running", set[int]()
+        self.pid = self.pidfd = self.ticks = self.code = self.status = self.passes = self.clean = 0
+        self.since_ns, self.exited = time.monotonic_ns(), 0.0
 
     def row(self) -> dict[str, Any]:
         names = ("gen", "group", "pid", "ticks", "state", "code", "status", "since_ns", "note")
@@ -119,26 +140,22 @@ class Warden:
         self.lock = os.open("warden.lock", os.O_RDWR | os.O_CREAT, 0o600)
         lock_patiently(self.lock)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.selector = selectors.DefaultSelector()
-        self.generations: dict[str, Generation] = {}
-        self.leaders: dict[int, Generation] = {}
-        self.notes: dict[str, Any] = {}
-        self.strays: dict[int, int] = {}
-        self.timers: list[tuple[float, int, Any]] = []
-        self.timer_count = self.incarnation = self.crashes = self.keeper = self.keeper_fd = self.keeper_started = 0
+        self.selector = DefaultSelector()
+        self.generations, self.notes = dict[str, Generation](), dict[str, Any]()
+        self.timers, self.timer_count = list[tuple[float, int, Any]](), 0
+        self.incarnation = self.crashes = self.keeper = self.keeper_fd = self.keeper_started = 0
         self.last_keeper: dict[str, int] | None = None
-        self.link: socket.socket | None = None
-        self.inbox = self.outbox = b""
-        self.quitting = self.stop_asked = self.forced = False
-        self.signals, self.wakeup = socket.socketpair()
-        for end in (self.signals, self.wakeup):
-            end.setblocking(False)
-        signal.set_wakeup_fd(self.wakeup.fileno(), warn_on_full_buffer=False)
+        self.link: Any = None
+        self.quitting = self.stop_asked = False
+        self.drop_link()
+        # A pipe: it holds 65,536 signals. A socketpair drops the 279th, a SIGTERM among 300 SIGCHLDs of one sweep, say.
+        self.signals, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, *STOP_SIGNALS):
-            signal.signal(number, lambda *_: None)
-        self.selector.register(self.signals, selectors.EVENT_READ, self.on_signals)
-        commands = (self.on_list, self.on_note, self.on_spawn, self.on_kill, self.on_forget, self.on_quit)
-        self.commands = {command.__name__[3:]: command for command in commands}
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1)
+                signal.signal(number, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever started us may have blocked some
+        self.selector.register(self.signals, EVENT_READ, self.on_signals)
         # The control socket lives here so that no client is refused while a keeper is replaced. Whoever made an old
         # one is dead, for warden.lock is ours.
         with suppress(FileNotFoundError):
@@ -151,126 +168,118 @@ class Warden:
         self.timer_count += 1
         heapq.heappush(self.timers, (time.monotonic() + seconds, self.timer_count, function))
 
-    def fork(self, argv: list[str], env: dict[str, str], fds: dict[int, int], cwd: str) -> tuple[int, int]:
-        """(pid, pidfd) of a new child. What fails before its exec is said on its stderr, and it exits 127."""
+    def fork(self, argv: Any, env: Any, log: str, fds: dict[int, int], cwd: str, on_death: Any) -> tuple[int, int, int]:
+        """(pid, pidfd, start ticks) of a new child. What fails before its exec is said in its log; it exits 127."""
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKABLE)
         try:
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    signal.set_wakeup_fd(-1)  # a signal before exec must not speak for the warden
-                    for number in RESTORED:
-                        signal.signal(number, signal.SIG_DFL)
-                    os.setsid()
-                    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-                    if os.getppid() == self.pid:
-                        high = {k: fcntl.fcntl(v, fcntl.F_DUPFD_CLOEXEC, 100) for k, v in fds.items()}
-                        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-                        for target, source in high.items():
-                            os.dup2(source, target, inheritable=True)
-                        os.chdir(cwd)
-                        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-                        os.execve(argv[0], argv, env)
-                except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a warden
-                    os.write(2, f"cannot start {argv[0]}: {error}\n".encode())
-                os._exit(127)
+            with open(log, "ab", buffering=0) as output:
+                pid = os.fork()
+                if pid == 0:
+                    try:
+                        self.become(argv, env, {1: output.fileno(), 2: output.fileno()} | fds, cwd)
+                    except BaseException as error:  # noqa: BLE001 - whatever it is, it is said
+                        output.write(f"cannot start {argv[0]}: {error}\n".encode(errors="replace"))
+                    finally:
+                        os._exit(127)  # also if that cannot be written: this must not go on as a second warden
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         try:
-            return pid, os.pidfd_open(pid)
+            ticks, pidfd = stat_of(pid)[3], os.pidfd_open(pid)
+            self.selector.register(pidfd, EVENT_READ, on_death)
         except OSError:
             os.kill(pid, signal.SIGKILL)  # our own unreaped child: its pid cannot be another's
             os.waitpid(pid, 0)
             raise
+        return pid, pidfd, ticks
+
+    def become(self, argv: Any, env: Any, fds: dict[int, int], cwd: str) -> None:
+        """The child's side of a fork, with every signal blocked. Returns only if the warden is dead already."""
+        signal.set_wakeup_fd(-1)  # a signal before exec must not speak for the warden
+        for number in BLOCKABLE:
+            signal.signal(number, signal.SIG_DFL)  # ignored signals would survive exec
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == self.pid:
+            high = {k: fcntl.fcntl(v, fcntl.F_DUPFD_CLOEXEC, 100) for k, v in fds.items()}
+            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+            for target, source in high.items():
+                os.dup2(source, target)
+            os.chdir(cwd)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.execve(argv[0], argv, env)
 
     # --- keeper -----------------------------------------------------------------------------------------------------
 
     def start_keeper(self) -> None:
-        if self.keeper or self.forced:
-            return
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
         env = {key: value for key, value in os.environ.items() if key not in self.settings["scrub"]}
         env[MARKER] = f"keeper.{self.pid}.{self.incarnation + 1}"
-        opened = [theirs.fileno()]
         try:
-            opened.append(os.open("logs/keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-            fds = {1: opened[1], 2: opened[1], LINK_FD: opened[0], CONTROL_FD: self.control.fileno()}
-            fds |= {CONSOLE_FD: 2} if self.settings.get("console") else {}
-            self.keeper, self.keeper_fd = self.fork(self.settings["keeper"], env, fds, "/")
+            ours, theirs = socket.socketpair()
+            with theirs:
+                ours.setblocking(False)
+                self.selector.register(ours, EVENT_READ, self.on_link)
+                self.link = ours
+                fds = {LINK_FD: theirs.fileno(), CONTROL_FD: self.control.fileno()}
+                fds |= {CONSOLE_FD: 2} if self.settings.get("console") else {}
+                os.makedirs("logs", 0o700, exist_ok=True)
+                born = self.fork(self.settings["keeper"], env, "logs/keeper.log", fds, "/", self.on_keeper_death)
         except OSError as error:
+            self.drop_link()
+            self.call_in(1, self.start_keeper if os.path.exists("warden.lock") else self.leave)  # gone: so is the slot
             say(f"cannot start a keeper: {error}")
-            ours.close()
-            self.call_in(1, self.start_keeper)
             return
-        finally:
-            theirs.detach()
-            for fd in opened:
-                os.close(fd)
-        self.incarnation += 1
-        self.link, self.inbox, self.outbox, self.keeper_started = ours, b"", b"", time.monotonic_ns()
-        self.selector.register(self.keeper_fd, selectors.EVENT_READ, self.on_keeper_death)
-        self.selector.register(ours, selectors.EVENT_READ, self.on_link)
+        self.keeper, self.keeper_fd, _ = born
+        self.incarnation, self.keeper_started = self.incarnation + 1, time.monotonic_ns()
         who = {"pid": self.pid, "ticks": self.ticks, "incarnation": self.incarnation}
         self.send(ev="hello", protocol=PROTOCOL, **who, crashes=self.crashes, last_keeper=self.last_keeper)
-        self.on_list({})
-
-    def end_keeper(self) -> None:
-        if self.keeper:
-            signal.pidfd_send_signal(self.keeper_fd, signal.SIGKILL)
+        self.do_list({})
+        self.allowed = len(self.outbox) + MAX_BACKLOG  # the table itself may be larger than what may stay unread
 
     def drop_link(self) -> None:
+        """With the link ends its keeper: the table is here, so the next one loses nothing."""
+        if self.keeper:
+            signal.pidfd_send_signal(self.keeper_fd, signal.SIGKILL)
         if self.link is not None:
             self.selector.unregister(self.link)
             self.link.close()
-            self.link = None
+        self.link, self.inbox, self.outbox, self.allowed = None, b"", bytearray(), sys.maxsize
 
     def on_keeper_death(self, _: int) -> None:
-        info: Any = os.waitid(os.P_PID, self.keeper, os.WEXITED)  # its pidfd says that it is dead
+        info = os.waitid(os.P_PID, self.keeper, os.WEXITED | os.WNOHANG)
+        if info is None:
+            return time.sleep(0.01)  # dead, but a debugger has its status first; its pidfd stays ready
         self.selector.unregister(self.keeper_fd)
         os.close(self.keeper_fd)
-        self.drop_link()
         self.keeper, self.last_keeper = 0, {"code": info.si_code, "status": info.si_status}
-        if self.quitting:
-            self.leave(0)
-        if self.stop_asked:
-            self.force()  # it died during a stop: the warden ends the engine
-            return
+        self.drop_link()
+        if self.quitting or self.stop_asked:
+            self.leave()  # if it died during a stop, the warden ends the engine
         lived, delays = (time.monotonic_ns() - self.keeper_started) / 1e9, self.settings["keeper_delays"]
         self.crashes = 1 if lived > self.settings["keeper_stable"] else self.crashes + 1
         delay = delays[min(self.crashes, len(delays)) - 1]
-        say(f"the keeper ended (code {info.si_code}, status {info.si_status}) after {lived:.1f} s; next in {delay:g} s")
         self.call_in(delay, self.start_keeper)
+        return say(f"the keeper ended after {lived:.1f} s with {self.last_keeper}; next in {delay:g} s")
 
     # --- link -------------------------------------------------------------------------------------------------------
 
     def send(self, **message: Any) -> None:
         if self.link is None:
             return
-        waiting = bool(self.outbox)
         self.outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        if len(self.outbox) > MAX_BACKLOG:
-            self.outbox = b""
-            self.end_keeper()  # it does not read; the table is here, so the next one loses nothing
-        elif not waiting and not self.flush():
-            self.selector.modify(self.link, selectors.EVENT_READ | selectors.EVENT_WRITE, self.on_link)
+        if len(self.outbox) > self.allowed:
+            self.drop_link()  # it does not read
+        else:
+            self.flush()
 
-    def flush(self) -> bool:
-        """Write what the socket takes; True when nothing is left to write."""
-        try:
-            self.outbox = self.outbox[self.link.send(self.outbox) :] if self.link else b""
-        except BlockingIOError:
-            return False
-        except OSError:
-            self.outbox = b""  # the keeper's pidfd tells the rest
-        return self.outbox == b""
+    def flush(self) -> None:
+        """Write what the socket takes, and the rest when it takes more. That nobody reads any more is seen by reading."""
+        with suppress(OSError):
+            del self.outbox[: self.link.send(self.outbox)]
+        self.selector.modify(self.link, EVENT_READ | EVENT_WRITE if self.outbox else EVENT_READ, self.on_link)
 
     def on_link(self, mask: int) -> None:
-        if self.link is None:
-            return
-        if mask & selectors.EVENT_WRITE and self.flush():
-            self.selector.modify(self.link, selectors.EVENT_READ, self.on_link)
-        if not mask & selectors.EVENT_READ:
+        self.flush()
+        if not mask & EVENT_READ:
             return
         data = b""
         with suppress(ConnectionError):
@@ -278,22 +287,26 @@ class Warden:
         *lines, self.inbox = (self.inbox + data).split(b"\n")
         if not data or len(self.inbox) > MAX_LINE:  # EOF is not death: end it, and its pidfd starts the next one
             self.drop_link()
-            self.end_keeper()
             return
         for line in lines:
             message: dict[str, Any] = {}
             try:
                 message |= json.loads(line)
-                self.commands[message["op"]](message)
+                getattr(self, f"do_{message['op']}")(message)
             except Exception as error:  # noqa: BLE001 - a keeper's mistake must not take the engine down
                 self.send(ev="error", id=message.get("id"), why=f"{type(error).__name__}: {error}"[:500])
 
-    def on_list(self, message: dict[str, Any]) -> None:
+    def do_list(self, message: dict[str, Any]) -> None:
         for generation in self.generations.values():
             self.send(**generation.row())
-        self.send(ev="listed", id=message.get("id"), notes=self.notes, strays=list(self.strays.items()))
+        strays = list[tuple[int, int]]()
+        with suppress(OSError):  # a keeper that waits for its table is worse off than one that hears of no stray
+            known = {pid for generation in self.generations.values() for pid, _ in self.members(generation, [])}
+            strays += [found for found in alive_below(self.adopted()) if found[0] not in known]
+        notes = {key: value for key, value in self.notes.items() if value is not None}
+        self.send(ev="listed", id=message.get("id"), notes=notes, strays=strays)
 
-    def on_note(self, message: dict[str, Any]) -> None:
+    def do_note(self, message: dict[str, Any]) -> None:
         if len(json.dumps(message["value"])) > MAX_NOTE:
             raise ValueError("a note is at most 64 KiB")
         if "gen" in message:
@@ -301,31 +314,34 @@ class Warden:
         else:
             self.notes[message["key"]] = message["value"]
 
-    def on_spawn(self, message: dict[str, Any]) -> None:
-        name, opened = message["gen"], list[int]()
+    def do_spawn(self, message: dict[str, Any]) -> None:
         try:
-            for other in self.generations.values():
-                if other.gen == name or (other.group == message["group"] and other.state != "gone"):
-                    raise FileExistsError(0, f"group {other.group} still has generation {other.gen}")
-            opened.append(os.open(message["lock"], os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            lock_patiently(opened[0])
-            opened.append(os.open(message["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-            env = message["env"] | {MARKER: name, f"{MARKER}_FD": str(LOCK_FD)}
-            fds = {1: opened[1], 2: opened[1], LOCK_FD: opened[0]}
-            pid, pidfd = self.fork(message["argv"], env, fds, message.get("cwd", "/"))
-        except OSError as error:
-            if opened:
-                os.unlink(message["lock"])
-            self.send(ev="refused", id=message["id"], errno=error.errno, why=str(error))
+            new = self.spawn(message)
+        except Exception as error:  # noqa: BLE001 - a mistake in the message is refused like what the system refuses
+            self.send(ev="refused", id=message.get("id"), errno=getattr(error, "errno", None), why=str(error))
             return
-        finally:
-            for fd in opened:
-                os.close(fd)  # closed, not unlocked: the open file description lives on in the children
-        self.generations[name] = self.leaders[pid] = generation = Generation(message, pid, pidfd)
-        self.selector.register(pidfd, selectors.EVENT_READ, lambda _: self.on_exit(generation))
-        self.send(ev="spawned", id=message["id"], gen=name, pid=pid, ticks=generation.ticks)
+        self.generations[new.gen] = new
+        self.send(ev="spawned", id=message.get("id"), gen=new.gen, pid=new.pid, ticks=new.ticks)
 
-    def on_kill(self, message: dict[str, Any]) -> None:
+    def spawn(self, message: dict[str, Any]) -> Generation:
+        new = Generation(message)
+        for other in self.generations.values():
+            if other.gen == new.gen or (other.group == new.group and other.state != "gone"):
+                raise FileExistsError(f"group {other.group} still has generation {other.gen}")
+        env = message["env"] | {MARKER: new.gen, f"{MARKER}_FD": str(LOCK_FD)}
+        with open(new.lock, "xb") as lock:  # closed, not unlocked: the open file description lives on in the children
+            try:
+                lock_patiently(lock.fileno())
+                new.lock_name = os.readlink(f"/proc/self/fd/{lock.fileno()}")
+                argv, fds, cwd = message["argv"], {LOCK_FD: lock.fileno()}, message.get("cwd", "/")
+                born = self.fork(argv, env, message["log"], fds, cwd, lambda _: self.on_exit(new))
+            except Exception:
+                os.unlink(new.lock)
+                raise
+        new.pid, new.pidfd, new.ticks = born
+        return new
+
+    def do_kill(self, message: dict[str, Any]) -> None:
         generation = self.generations[message["gen"]]
         if generation.state == "running":
             if message.get("scope") == "all":
@@ -333,149 +349,149 @@ class Warden:
                     kill_exact(pid, ticks, message["sig"])
             signal.pidfd_send_signal(generation.pidfd, message["sig"])
 
-    def on_forget(self, message: dict[str, Any]) -> None:
+    def do_forget(self, message: dict[str, Any]) -> None:
         if self.generations[message["gen"]].state == "gone":
             del self.generations[message["gen"]]
 
-    def on_quit(self, message: dict[str, Any]) -> None:
+    def do_quit(self, message: dict[str, Any]) -> None:
         if left := [g.gen for g in self.generations.values() if g.state in ("running", "sweeping")]:
             raise OSError(f"still alive: {' '.join(left)}")
         self.quitting = True
-        self.call_in(self.settings["sweep_limit"], self.end_keeper)
-        self.send(ev="done", id=message["id"])
+        self.call_in(self.settings["sweep_limit"], self.leave)
+        self.send(ev="done", id=message.get("id"))
 
     # --- death ------------------------------------------------------------------------------------------------------
 
     def on_signals(self, _: int) -> None:
-        numbers = set(self.signals.recv(4096))
+        numbers = set(os.read(self.signals, 65536))
         for number in numbers & STOP_SIGNALS:
             self.send(ev="signal", sig=number)
             limit = self.settings["sweep_limit" if self.stop_asked else "stop_limit"]  # the second one means now
             self.stop_asked = True
-            self.call_in(limit if self.keeper else 0, self.force)
+            self.call_in(limit if self.keeper else 0, self.leave)
         if signal.SIGCHLD in numbers:
             self.reap_adopted()
+            for generation in list(self.generations.values()):
+                self.sweep(generation)
 
     def on_exit(self, generation: Generation) -> None:
-        info: Any = os.waitid(os.P_PID, generation.pid, os.WEXITED | os.WNOWAIT)  # its pidfd says that it is dead
+        info = os.waitid(os.P_PID, generation.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if info is None:
+            return time.sleep(0.01)  # as in on_keeper_death
         self.selector.unregister(generation.pidfd)
         os.close(generation.pidfd)
         generation.state, generation.code, generation.status = "sweeping", info.si_code, info.si_status
         generation.exited = time.monotonic()
         self.send(ev="exit", gen=generation.gen, code=info.si_code, status=info.si_status)
-        self.sweep(generation)
+        return self.sweep(generation)
 
-    def members(self, generation: Generation, known: list[int]) -> list[tuple[int, int]]:
-        """What lives of a generation besides its leader: `known` and what the warden adopted of it (told by marker,
-        session, or the lock's descriptor), with all below. An adopted process that belongs to nobody is a stray."""
-        for pid in children_of(self.pid):
-            state, _, session, ticks = stat_of(pid)
-            if pid == self.keeper or pid in self.leaders or state in (b"", b"Z"):
-                continue
-            environ = b"\0" + read_proc(f"/proc/{pid}/environ")
-            mark = environ.partition(f"\0{MARKER}=".encode())[2].partition(b"\0")[0].decode(errors="replace")
-            if mark == generation.gen or session == generation.pid or self.holds_lock(pid, generation):
-                known.append(pid)
-            elif mark not in self.generations:
-                self.strays[pid] = ticks
-        return alive_below(known)
-
-    def holds_lock(self, pid: int, generation: Generation) -> bool:
-        with suppress(OSError):
-            lock = os.stat(generation.lock)
-            return any(os.path.samestat(lock, os.stat(entry)) for entry in os.scandir(f"/proc/{pid}/fd"))
-        return False
-
-    def lock_free(self, generation: Generation) -> bool:
-        with suppress(FileNotFoundError), open(generation.lock, "rb+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return False
-        return True
-
-    def sweep(self, generation: Generation) -> None:
-        """Kill what the leader left behind; give its pid back only after two empty walks with the lock free."""
-        if generation.state not in ("sweeping", "unkillable"):
-            return
-        generation.passes += 1
-        found = self.members(generation, [])
-        for pid, ticks in found:
-            kill_exact(pid, ticks, signal.SIGKILL)
-        generation.killed += len(found)
-        generation.clean = 0 if found else generation.clean + 1
-        spent = time.monotonic() - generation.exited
-        if generation.clean >= 2 and self.lock_free(generation):
-            os.waitpid(generation.pid, 0)
-            del self.leaders[generation.pid]
-            generation.state = "gone"
-            with suppress(OSError):
-                os.unlink(generation.lock)
-            self.send(ev="gone", gen=generation.gen, killed=generation.killed, ms=round(spent * 1000, 2))
-            return
-        if generation.state == "sweeping" and spent > self.settings["sweep_limit"]:
-            generation.state = "unkillable"
-            self.send(ev="unkillable", gen=generation.gen, pids=[pid for pid, _ in found])
-        passes, pause = generation.passes, 0.0 if generation.clean == 1 else min(0.001 * 2**generation.passes, 0.05)
-        self.call_in(pause, lambda: self.sweep(generation) if passes == generation.passes else None)
+    def adopted(self) -> list[int]:
+        ours = {self.keeper, *(g.pid for g in self.generations.values() if g.state != "gone")}
+        return [pid for pid in children_of(self.pid) if pid not in ours]
 
     def reap_adopted(self) -> None:
         """Each by its pid: waitpid(-1) would eat a leader's status, and P_ALL stands on the first kept zombie."""
-        for pid in children_of(self.pid):
-            info = None
-            if pid != self.keeper and pid not in self.leaders:
-                with suppress(ChildProcessError):
-                    info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
-            if info is not None:
-                self.strays.pop(pid, None)
-                self.send(ev="reaped", pid=pid, code=info.si_code, status=info.si_status)
-        for generation in list(self.generations.values()):
-            self.sweep(generation)
+        for pid in self.adopted():
+            with suppress(ChildProcessError):
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | WALL)
+
+    def members(self, generation: Generation, known: list[int]) -> list[tuple[int, int]]:
+        """What lives of a generation besides its leader: `known` and what is below the processes that the warden adopted
+        (told by session, the lock's descriptor, or marker), with all below. What cannot be told yet has start ticks 0,
+        which are nobody's: it is not signalled, and the walk is not empty."""
+        adopted, unsure = self.adopted(), list[tuple[int, int]]()
+        for pid, _ in alive_below(adopted):
+            state, _, session, _ = stat_of(pid)
+            ours = session == generation.pid or has_open(pid, generation.lock_name)
+            if state == b"D" and not ours:  # whoever reads the environment of a stuck process may get stuck with it
+                unsure.append((pid, 0))
+            elif ours or mark_of(pid) == generation.gen:
+                known.append(pid)
+        # Who died meanwhile had perhaps forked: that child came to us after the list was read.
+        unsure += [(pid, 0) for pid in adopted if stat_of(pid)[0] == b"Z"]
+        return [*{*alive_below(known), *unsure}]
+
+    def lock_free(self, generation: Generation) -> bool:
+        with suppress(BlockingIOError):
+            with suppress(FileNotFoundError), open(generation.lock, "rb+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    def sweep(self, generation: Generation, only: int = 0) -> None:
+        """Kill what the leader left behind; give its pid back only after two empty walks with the lock free. `only`:
+        unless there was another pass since this one was planned."""
+        if generation.state not in ("sweeping", "unkillable") or only not in (0, generation.passes):
+            return
+        passes, clean = generation.passes + 1, generation.clean
+        generation.passes, generation.clean = passes, 0
+        self.call_in(0.001 * min(2 * passes, 50), lambda: self.sweep(generation, passes))
+        self.reap_adopted()
+        found = self.members(generation, [])
+        for pid, ticks in found:
+            kill_exact(pid, ticks, signal.SIGKILL)
+        generation.killed |= {pid for pid, ticks in found if ticks}
+        generation.clean = 0 if found else clean + 1
+        spent = time.monotonic() - generation.exited
+        if generation.clean >= 2 and self.lock_free(generation):
+            os.waitpid(generation.pid, 0)
+            generation.state = "gone"
+            with suppress(OSError):
+                os.unlink(generation.lock)
+            self.send(ev="gone", gen=generation.gen, killed=len(generation.killed), ms=round(spent * 1000, 2))
+        elif generation.state == "sweeping" and spent > self.settings["sweep_limit"]:
+            generation.state = "unkillable"
+            self.send(ev="unkillable", gen=generation.gen, pids=[pid for pid, _ in found])
+        elif generation.clean == 1:
+            self.call_in(0, lambda: self.sweep(generation, passes))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def force(self) -> None:
-        """The keeper did not end the engine in its time: kill everything, then leave."""
-        if not self.forced:
-            self.forced = True
-            say("ending the engine without the keeper")
-            self.call_in(self.settings["sweep_limit"], lambda: self.leave(1))
-        self.end_keeper()
-        for generation in self.generations.values():
-            if generation.state == "running":
-                signal.pidfd_send_signal(generation.pidfd, signal.SIGKILL)
-        if not self.keeper and all(g.state == "gone" for g in self.generations.values()):
-            self.leave(0)
-        self.call_in(0.01, self.force)
-
-    def leave(self, code: int) -> None:
-        """Leave nothing: strays first, then the socket; the lock goes with the process."""
-        deadline = time.monotonic() + self.settings["sweep_limit"]
-        while (left := alive_below(children_of(self.pid))) and time.monotonic() < deadline:
-            for pid, ticks in left:
+    def end_all(self) -> bool:
+        """Kill everything below. True when we have no child at all: orphans come to us, so nothing lives below then."""
+        try:
+            for pid, ticks in alive_below(children_of(self.pid)):
                 kill_exact(pid, ticks, signal.SIGKILL)
-            self.reap_adopted()
-            self.selector.select(0.001)
-        with suppress(OSError):
-            os.unlink("control.sock")
-        os._exit(code)
+            while os.waitpid(-1, os.WNOHANG | WALL)[0]:  # nobody asks for how they ended any more
+                pass
+        except OSError as error:
+            return isinstance(error, ChildProcessError)
+        return False
+
+    def leave(self) -> None:
+        """Leave nothing: whoever still lives is killed, strays too; the socket goes, and with the process the lock."""
+        if not self.quitting:
+            say("ending the engine without the keeper")
+        deadline = time.monotonic() + self.settings["sweep_limit"]
+        while not (empty := self.end_all()) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for path in ["control.sock", *(generation.lock for generation in self.generations.values() if empty)]:
+            with suppress(OSError):
+                os.unlink(path)
+        os._exit(0 if empty else 1)
 
     def run(self) -> None:
-        self.start_keeper()
+        self.call_in(0, self.start_keeper)
         while True:
-            timeout = max(0.0, self.timers[0][0] - time.monotonic()) if self.timers else None
-            for key, mask in self.selector.select(timeout):
-                current = self.selector.get_map().get(key.fd)  # an earlier callback may have dropped or reused it
-                if current is not None and current.data is key.data:
-                    key.data(mask)
-            while self.timers and self.timers[0][0] <= time.monotonic():
-                heapq.heappop(self.timers)[2]()
+            try:
+                timeout = max(0.0, self.timers[0][0] - time.monotonic()) if self.timers else None
+                for key, mask in self.selector.select(timeout):
+                    if self.selector.get_map().get(key.fd) is key:  # else an earlier callback dropped or reused it
+                        key.data(mask)
+                while self.timers and self.timers[0][0] <= time.monotonic():
+                    heapq.heappop(self.timers)[2]()
+            except Exception as error:  # noqa: BLE001 - no descriptors, no memory, a bug: no reason to end an engine
+                say(f"trying again: {error!r}")
+                time.sleep(0.05)
 
 
 def main() -> None:
     settings = json.loads(sys.argv[2])
     verdict = settings.get("verdict_fd", 2)  # the detaching parent waits for one word on it
     os.umask(0o077)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # the listing's own
+            os.set_inheritable(fd, fd < 3)  # what we were given is not for keepers and engines
     try:
         os.chdir(sys.argv[1])  # and stay: a unix socket's path ends at 108 bytes, a slot's may be longer
         warden = Warden(settings)

@@ -22,7 +22,7 @@ from chaos import bench, bench_report, bench_rig, measuring
 from chaos.measuring import Figure
 from supervisor import cli, identity, locks
 from supervisor.errors import UsageError
-from tests.engine.place import Kit, make_kit
+from tests.engine.kit import Kit, make_kit
 from tests.support import ROOT, alive, wait_until
 
 if TYPE_CHECKING:

@@ -1,0 +1,63 @@
+"""What a place is made of: models, the fake's executable, and the launches of its configuration."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.support import FAKE_LLAMA_SERVER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """What all tests of a session share: models, the fake's executable, a cache, and which proxy runs."""
+
+    root: Path
+    chat: Path
+    embed: Path
+    server: Path
+    proxy: str
+    """`built-in`, or the path of a llama-swap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One server for `Place.configure`. Knobs are the fake's, with underscores."""
+
+    role: str
+    model: Path | str | None = None
+    knobs: Mapping[str, object] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    idle_ttl_s: int = 0
+
+
+def make_kit(root: Path) -> Kit:
+    """Models and the fake's executable, in `root`."""
+    server = root / "fake-llama-server"
+    server.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {FAKE_LLAMA_SERVER} "$@"\n')
+    server.chmod(0o755)
+    chat, embed = root / "chat.gguf", root / "embed.gguf"
+    write_model(chat, "llama")
+    write_model(embed, "bert")
+    return Kit(root, chat, embed, server, os.environ.get("QUEENRIGHT_LLAMA_SWAP") or "built-in")
+
+
+def write_model(path: Path, architecture: str) -> None:
+    """A GGUF of a few hundred bytes, whole and valid."""
+    import gguf
+    import numpy as np
+
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(4096)
+    writer.add_block_count(1)
+    writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,0 +1,98 @@
+"""`queenright run`: the engine in the foreground, on a real terminal."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisor import budgets, identity
+from supervisor.errors import ExitCode
+from tests.engine.kit import Launch
+from tests.engine.seen import Deaths, stays
+from tests.support import wait_until
+
+if TYPE_CHECKING:
+    from tests.engine.place import Place
+
+pytestmark = pytest.mark.process
+
+CTRL_C = b"\x03"
+
+
+def test_run_says_what_it_keeps_and_ctrl_c_stops_it(place: Place) -> None:
+    run = place.run()
+    run.wait_said(f"keeping chat (chat), embed (embed) in {place.slot.path}; Ctrl-C stops it")
+    run.wait_said("chat: running")
+    run.wait_said("embed: running")
+    family = place.family()
+    assert family.warden.pid == run.pid
+    assert place.snapshot()["lifetime"] == "run"
+    with Deaths(family.everybody) as deaths:
+        run.type(CTRL_C)
+        assert run.wait() == ExitCode.OK
+        deaths.wait(within=1.0)
+    assert "stopped (signal 2): chat, embed in " in run.said()
+    assert "everything is gone" in run.said()
+
+
+def test_a_second_ctrl_c_stops_it_at_once(place: Place) -> None:
+    grace = 3.4
+    place.configure({"chat": (Launch("chat", knobs={"term": "ignore"}),)}, grace_s=grace)
+    run = place.run()
+    with Deaths(place.family().everybody) as deaths:
+        run.type(CTRL_C)
+        run.wait_said("chat: stopping")
+        began = time.monotonic()
+        run.type(CTRL_C)
+        assert run.wait() == ExitCode.OK
+        deaths.wait(within=1.0)
+    assert time.monotonic() - began < grace - budgets.UNLOAD_LIMIT, "it waited for the grace all the same"
+
+
+def test_sigterm_stops_run(place: Place) -> None:
+    run = place.run()
+    with Deaths(place.family().everybody) as deaths:
+        run.process.send_signal(signal.SIGTERM)
+        assert run.wait() == ExitCode.OK
+        deaths.wait(within=1.0)
+    assert "stopped (signal 15)" in run.said()
+
+
+def test_closing_the_terminal_stops_run(place: Place) -> None:
+    run = place.run()
+    with Deaths(place.family().everybody) as deaths:
+        run.close_terminal()
+        assert run.wait() == ExitCode.OK
+        deaths.wait(within=1.0)
+
+
+def test_a_second_run_names_the_holder_and_members_may_come_and_go(place: Place) -> None:
+    run = place.run()
+    family = place.family()
+
+    second = place.cli("run")
+    assert second.returncode == ExitCode.OWNED_ELSEWHERE
+    assert f"warden pid {run.pid}" in second.stderr
+    assert "queenright stop" in second.stderr
+
+    front = place.front()
+    assert front.open() == "bind"
+    assert front.ask("chat", "hello")
+    front.do("close")
+    wait_until(lambda: place.snapshot()["members"] == [], what="the member is gone")
+    assert stays(lambda: run.process.poll() is None, during=4 * budgets.MEMBER_POLL)
+    assert place.family() == family
+
+
+def test_a_sigterm_to_everything_at_once_starts_nothing(place: Place) -> None:
+    run = place.run()
+    family = place.family()
+    with Deaths(family.everybody) as deaths:
+        for who in (*family.engine.values(), family.keeper, family.warden):
+            identity.signal_exact(who, signal.SIGTERM)  # one may be gone already, by another's end
+        assert run.wait() == ExitCode.OK
+        deaths.wait(within=1.0)
+    assert len(place.spawns("chat")) == len(place.spawns("embed")) == 1
