@@ -1,5 +1,5 @@
 # Two commands from a fresh clone: `make demo` and `make test`. Everything stays in .venv and the user cache.
-# Needs: Linux or macOS, Python 3.11 or newer (PYTHON=... names one), make. Uses uv when it is on PATH.
+# Needs: Linux, Python 3.11 or newer (PYTHON=... names one), make. Uses uv when it is on PATH.
 
 SHELL := /bin/bash
 RUN := .venv/bin

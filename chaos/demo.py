@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from chaos.interrupting import interruptible, undisturbed
 from chaos.observer import NotObservedError
 from chaos.stage import Stage
 from chaos.story import Story
@@ -40,20 +41,22 @@ class Demo:
     def run(self, args: argparse.Namespace) -> int:
         """Tell the story."""
         story = Story(sys.stderr if args.json else sys.stdout)
-        provide(story)
-        place = Path(tempfile.mkdtemp(prefix="queenright-demo-"))
-        stage = Stage(place, story)
-        try:
-            for step in (stage.first, stage.second, stage.both, stage.kills, stage.leaving):
-                step()
-        except NotObservedError as error:
-            story.fail(str(error))
-        finally:
-            stage.clear()
-            if args.keep or not story.all_observed:
-                story.say(f"configuration and logs are left in {place}")
-            else:
-                shutil.rmtree(place, ignore_errors=True)
+        with interruptible():
+            provide(story)
+            place = Path(tempfile.mkdtemp(prefix="queenright-demo-"))
+            stage = Stage(place, story)
+            try:
+                for step in (stage.first, stage.second, stage.both, stage.kills, stage.leaving):
+                    step()
+            except NotObservedError as error:
+                story.fail(str(error))
+            finally:
+                with undisturbed():
+                    stage.clear()
+                if args.keep or not story.all_observed:
+                    story.say(f"configuration and logs are left in {place}")
+                else:
+                    shutil.rmtree(place, ignore_errors=True)
         if args.json:
             print(json.dumps({"observed": story.all_observed, "steps": story.steps}, indent=2))
         story.end()

@@ -83,7 +83,10 @@ class Driven:
         assert self.process.stdin is not None  # noqa: S101 - a pipe was asked for
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        status = self.process.wait(LEAVE_LIMIT)
+        try:
+            status = self.process.wait(LEAVE_LIMIT)
+        except subprocess.TimeoutExpired as error:
+            raise NotObservedError(f"front end {self.name} did not leave within {LEAVE_LIMIT:g} s") from error
         self._reader.join(LEAVE_LIMIT)
         return status
 
@@ -94,4 +97,5 @@ class Driven:
         self._reader.join(LEAVE_LIMIT)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                pipe.close()
+                with contextlib.suppress(BrokenPipeError):  # it may have an order left that nobody heard
+                    pipe.close()

@@ -81,6 +81,18 @@ def wait_until(what: str, seen: Callable[[], T | None], limit_s: float) -> T:
     return found
 
 
+def listening_ports(process: Identity) -> list[int]:
+    """TCP ports of IPv4 that the process listens on, by the inodes of its sockets (proc_pid_net(5))."""
+    try:
+        entries = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{process.pid}/fd")]
+        with open(f"/proc/{process.pid}/net/tcp", encoding="ascii") as table:
+            rows = [line.split() for line in table][1:]
+    except OSError:
+        return []
+    inodes = {entry[len("socket:[") : -1] for entry in entries if entry.startswith("socket:[")}
+    return [int(row[1].partition(":")[2], 16) for row in rows if row[3] == "0A" and row[9] in inodes]
+
+
 def memory(processes: frozenset[Identity]) -> int:
     """Bytes held by these processes: proportional set size, so that what they share counts once."""
     total = 0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from chaos.observer import Sighting
 
 ANSWER_LIMIT = 180.0  # budget: one answer; a busy machine with two cores takes a minute
+HEALTH_LIMIT = 2.0  # budget: a server's /health on loopback; it answers in a millisecond, and is asked again
 GONE_LIMIT = 15.0  # budget: from the last member's leaving to nothing left; teardown is bounded by 8 s
 FLAT = 0.10
 """Engine memory counts as flat when it changes by less than this part: a second copy would be 100 %."""
@@ -228,17 +229,19 @@ class Stage:
         self.story.fact(f"{what} recovery_s", seconds, f"{what} back after {seconds:.2f} s")
 
     def _chat_answers(self) -> bool:
-        """Whether the chat server behind the proxy says that it is healthy, asked on its own port."""
+        """Whether the chat server says on its own port that it is healthy. The port is read from the kernel."""
         import http.client
 
-        for facts in self._status().get("groups", []):
-            if facts["name"] == "chat" and facts["servers"][0]["pid"]:
+        for server in observer.look(self.slot).servers.get("chat", ()):
+            for port in observer.listening_ports(server):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HEALTH_LIMIT)
                 try:
-                    connection = http.client.HTTPConnection("127.0.0.1", facts["servers"][0]["port"], timeout=2)
                     connection.request("GET", "/health")
                     return connection.getresponse().status == 200
-                except OSError:
+                except (OSError, http.client.HTTPException):
                     return False
+                finally:
+                    connection.close()
         return False
 
     def _keeper_answers(self) -> bool:

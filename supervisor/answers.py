@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import h11
 import httpx
 
+from supervisor import budgets
 from supervisor.request_policy import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervisor.contract import State
-
-RETRY_AFTER: Final = 5
-# budget: seconds, in our own 503. By then a group that died once is back (a rebuild takes under two seconds, a load on
-# a CPU a few), and whoever asks sooner is only held again.
 
 
 def unavailable(
@@ -50,7 +47,7 @@ def unavailable(
     }
     headers = {
         "content-type": "application/json",
-        "retry-after": str(max(RETRY_AFTER, round(told_s))),
+        "retry-after": str(max(budgets.RETRY_AFTER, round(told_s))),
         "x-should-retry": "false",
     }
     return httpx.Response(503, headers=headers, stream=httpx.ByteStream(json.dumps({"error": error}).encode()))

@@ -53,7 +53,9 @@ def known_birth(spec: GroupSpec, slot: Slot, generation: str, chosen: Mapping[st
     key_path = slot.group_key(spec.name)
     try:
         client_key = key_path.read_text(encoding="ascii").strip()
-    except FileNotFoundError:
+    except (OSError, ValueError):  # a generation that has another key will not know this one, and is rebuilt
+        client_key = ""
+    if not client_key:
         client_key = secrets.token_urlsafe(24)
         records.write_text_private(key_path, client_key + "\n")
     config = slot.generation_config(spec.name, generation)

@@ -145,7 +145,10 @@ def _added() -> dict[str, Any]:
 def _overview() -> str:
     rows = dict(CORE)
     for name, point in sorted(_added().items()):
-        rows[name] = point.load().help
+        try:
+            rows[name] = point.load().help
+        except Exception as error:  # noqa: BLE001 - somebody's broken plug-in must not take the help away
+            rows[name] = f"(cannot be loaded: {type(error).__name__}: {error})"
     width = max(map(len, rows))
     lines = "\n".join(f"  {name:{width}}  {text}" for name, text in rows.items())
     return (
@@ -153,7 +156,9 @@ def _overview() -> str:
         "One inference engine for every process of this machine, kept alive.\n\n"
         f"{lines}\n\n"
         "example:\n"
-        "  queenright init && queenright run\n"
+        "  queenright init\n"
+        "  queenright model pull smollm2-135m minilm-l6\n"
+        "  queenright run\n"
     )
 
 

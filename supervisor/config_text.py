@@ -24,11 +24,12 @@ TEMPLATE: Final = """\
 # true: the engine outlives its last member, until `queenright stop`.
 # keep_warm = false
 
-# The llama-server to run: a path. Unset: QUEENRIGHT_LLAMA_SERVER, then PATH, then what a Python package brings.
+# The llama-server to run: a path. Unset: QUEENRIGHT_LLAMA_SERVER, then PATH, then the one of an installed wheel:
+# lilbee-engine, else those of the extra `engine`.
 # llama_server = "/usr/local/bin/llama-server"
 
 # The llama-swap to run: a path, or "built-in" for the proxy that comes with queenright. Unset: QUEENRIGHT_LLAMA_SWAP,
-# then PATH, then the built-in one.
+# then PATH, then the one of the wheel lilbee-engine, then the built-in one.
 # llama_swap = "built-in"
 
 # A group is one proxy and the servers behind it. A group is rebuilt as a unit, and never with its neighbours: what
@@ -75,5 +76,4 @@ role = "embed"
 model = "minilm-l6"
 # MiniLM was trained on 512 tokens: more context would be memory for nothing.
 context = 512
-arguments = ["--embeddings"]
 """

@@ -12,9 +12,10 @@ import threading
 import time
 from contextlib import suppress
 
+from supervisor import budgets
+
 CONSOLE_FD = 6
 BACKLOG = 200
-DRAIN = 0.5  # budget: for the last lines of a keeper that ends; a stopped terminal must not hold it up
 
 
 class Console:
@@ -36,8 +37,8 @@ class Console:
                 self._lines.put_nowait(f"{time.strftime('%H:%M:%S')} {shown}\n")
 
     def drain(self) -> None:
-        """Give the last words DRAIN seconds to be written."""
-        deadline = time.monotonic() + DRAIN
+        """Give the last words CONSOLE_DRAIN seconds to be written."""
+        deadline = time.monotonic() + budgets.CONSOLE_DRAIN
         while self._lines.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.01)  # noqa: TID251 - at the very end of the process; a queue's join has no limit
 

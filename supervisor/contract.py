@@ -1,6 +1,6 @@
 """The words the whole project shares, as frozen data. Pure: no I/O, no clock, no library but attrs.
 
-ARCHITECTURE's vocabulary: a *slot* holds at most one *engine*; an engine is one or more *groups*; a group is one
+docs/concepts.md ("Words"): a *slot* holds at most one *engine*; an engine is one or more *groups*; a group is one
 proxy and the servers (*launches*) behind it; the *contract* is the (role, model) pairs it serves, plus its *pin*.
 """
 
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from attrs import field, frozen
+
+from supervisor import budgets
 
 GENERATION_VARIABLE = "QUEENRIGHT_GENERATION"
 """Environment marker carried by every process of a generation (the warden sets it, nobody else)."""
@@ -68,8 +70,8 @@ class GroupSpec:
     pin: str
     options: Mapping[str, str] = field(factory=dict)
     environment: Mapping[str, str] = field(factory=dict)
-    grace_s: float = 2.5
-    start_limit_s: float = 120.0
+    grace_s: float = budgets.GROUP_GRACE
+    start_limit_s: float = budgets.START_LIMIT
 
 
 @frozen

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_LINE = 1 << 20
+PEER_CREDENTIALS = struct.Struct("3i")
+"""pid, uid, gid: SO_PEERCRED of unix(7)."""
 
 
 class ControlError(QueenrightError):
@@ -36,6 +39,19 @@ def ask(slot: Slot, op: str, *, limit: float = budgets.CONTROL_ANSWER, **argumen
     for answer in converse(slot, op, limit=limit, **arguments):
         return answer
     raise ControlError(f"the keeper of {slot.path} closed the connection without an answer", listening=True)
+
+
+def listener(slot: Slot) -> int | None:
+    """Pid of whoever made the control socket listen, as the kernel tells; None where nobody listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.settimeout(budgets.CONTROL_ANSWER)
+            with connectable(slot.control_socket) as path:
+                connection.connect(path)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+        except OSError:
+            return None
+    return int(PEER_CREDENTIALS.unpack(credentials)[0]) or None
 
 
 def converse(

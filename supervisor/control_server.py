@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from supervisor.control import MAX_LINE
+from supervisor import budgets
+from supervisor.control import MAX_LINE, PEER_CREDENTIALS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
 CONTROL_FD = 4
-PEER_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: SO_PEERCRED of unix(7)
 
 
 class Served(Protocol):
@@ -54,11 +53,14 @@ async def _converse(stream: trio.SocketStream, served: Served) -> None:
     if uid not in (0, os.geteuid()):
         return  # the socket is 0600 already; this is for a descriptor that was passed on
     line = b""
-    while not line.endswith(b"\n"):
-        data = await stream.receive_some(MAX_LINE)
-        line += data
-        if not data or len(line) > MAX_LINE:
-            return
+    with trio.move_on_after(budgets.QUESTION_LIMIT):
+        while not line.endswith(b"\n"):
+            data = await stream.receive_some(MAX_LINE)
+            line += data
+            if not data or len(line) > MAX_LINE:
+                return
+    if not line.endswith(b"\n"):
+        return
     answers = _understand(served, line)
     if answers is None:
         known = ", ".join(sorted(COMMANDS))

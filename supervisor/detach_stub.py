@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from typing import NoReturn
 
 
 def main() -> None:
+    """`detach_stub.py LOG ARGV…`: start it, wait for its verdict, and end with that. See the module."""
     log_path, argv = sys.argv[1], sys.argv[2:]
     verdict_r, verdict_w = os.pipe()
     child = os.fork()
@@ -36,6 +38,11 @@ def become_warden(log_path: str, argv: list[str], verdict: int) -> NoReturn:
         if os.fork():
             os._exit(0)  # the session's leader ends, so nobody of this session can get a terminal again
         os.chdir("/")
+        for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
+            hard = resource.getrlimit(limit)[1]
+            resource.setrlimit(
+                limit, (hard, hard)
+            )  # what the first front end gave itself is not for everybody's engine
         os.umask(0o077)
         log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for source, target in ((os.open("/dev/null", os.O_RDONLY), 0), (log, 1), (log, 2)):

@@ -1,7 +1,7 @@
 """The environment of everything that outlives whoever started it: an allow-list, plus what the configuration says.
 
 A detached engine must not carry the CUDA_VISIBLE_DEVICES, LD_PRELOAD or API keys of the front end that came first
-(ARCHITECTURE section 2). What an engine needs beyond this list belongs in `environment` of its group.
+(docs/concepts.md, "Processes"). What an engine needs beyond this list belongs in `environment` of its group.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import math
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from supervisor.slot import Slot
 
-RECORD_VERSION = 1
 OF_THE_LIVING = frozenset({Event.READY, Event.NOT_READY, Event.SERVER_LOST})
 """What only a generation that is meant to live can tell."""
 
@@ -53,6 +53,8 @@ class Group:
         self.reason = "not started"
         self.since = time.time()
         self.history = restart.History()
+        self._losses = restart.History(ever_ready=True)
+        """Of servers under a proxy that lives: a row of its own, so that a lost server does not slow the group's restart."""
         self.life: Life | None = None
         self.servers: dict[str, ServerState] = {}
         self.log_tail: list[str] = []
@@ -114,6 +116,7 @@ class Group:
         match happening.event:
             case Event.READY:
                 self.history = self.history.became_ready(time.monotonic())
+                self._losses = self._losses.became_ready(time.monotonic())
                 self.reason, self.log_tail, self._blame = "", [], ""
                 self._write_note()
             case Event.NOT_READY:
@@ -160,7 +163,9 @@ class Group:
 
     def _warm(self) -> None:
         if self.life is not None:
-            self._in_attempt(self._load, self.life, self._lost_roles())
+            self._losses = self._losses.died(time.monotonic())
+            verdict = restart.decide(self._losses, code=0, status=0, why=self.reason)
+            self._in_attempt(self._warm_up, self.life, verdict.delay)
 
     def _stop(self) -> None:
         if self.life is not None:
@@ -177,7 +182,8 @@ class Group:
         if self.life is not None:
             self.procs.forget(self.life.birth.generation)
             for path in self.kind.command(self.spec, self.life.birth).files:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
             self.life = None
 
     def _consult(self) -> None:
@@ -236,7 +242,8 @@ class Group:
         except (QueenrightError, OSError) as error:
             self._ended, self._blame = Exit(1, 127), str(error).partition("\n")[0]
             for path in files:  # there are keys in them
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
             self.post(Event.GONE)
             return
         self._in_birth = False
@@ -253,6 +260,11 @@ class Group:
         if await self._load(life, roles):
             await self.kind.watch(self.spec, life.birth, self._report)
 
+    async def _warm_up(self, life: Life, delay: float) -> None:
+        """Load what was lost: at once, and more slowly each time it happens in a row."""
+        await trio.sleep(delay)
+        await self._load(life, self._lost_roles())
+
     async def _load(self, life: Life, roles: list[str]) -> bool:
         """Whether the group became ready; it is told either way."""
         stage = "its proxy does not listen yet"
@@ -260,9 +272,11 @@ class Group:
             with trio.fail_after(self.spec.start_limit_s):
                 await self._proxy_is_ours(life)
                 stage = "its servers are loading"
-                await self.kind.load(self.spec, life.birth, roles, self._report)
-                while lost := self._lost_roles():  # one died while another was being loaded
-                    await self.kind.load(self.spec, life.birth, lost, self._report)
+                while True:
+                    await self.kind.load(self.spec, life.birth, roles, self._report)
+                    self._refuse_impostors(life)
+                    if not (roles := self._lost_roles()):  # one died while another was being loaded
+                        break
         except trio.TooSlowError:
             limit = f"{self.spec.start_limit_s:g} s (start_limit_s of group {self.spec.name})"
             self.post(Event.NOT_READY, life.birth.generation, f"not ready within {limit}: {stage}")
@@ -272,6 +286,14 @@ class Group:
             return False
         self.post(Event.READY, life.birth.generation)
         return True
+
+    def _refuse_impostors(self, life: Life) -> None:
+        """A server whose port somebody else has would hand prompts and key to him: raises EngineStartError. A port on
+        which nobody listens is an unloaded server's."""
+        family = life.family()
+        for name, port in life.birth.ports.items():
+            if ports.owned_by(port, family).owner is ports.Owner.FOREIGN:
+                raise EngineStartError(f"port {port} ({name}) was taken by another program")
 
     def _lost_roles(self) -> list[str]:
         return [role for role, state in self.servers.items() if state is ServerState.LOST]
@@ -291,10 +313,18 @@ class Group:
     def _report(self, role: str, state: ServerState) -> None:
         if self.life is None:
             return
+        if state is ServerState.READY and not self._is_its_own(role):
+            state = ServerState.LOST  # somebody answers in its place; loading it again tells
         was, self.servers[role] = self.servers.get(role), state
         if state is ServerState.LOST and was is not ServerState.LOST:
             self.post(Event.SERVER_LOST, self.life.birth.generation, f"the {role} server died; it is loaded again")
         self.changed()
+
+    def _is_its_own(self, role: str) -> bool:
+        if self.life is None or role not in self.life.birth.ports:
+            return True
+        owner = ports.owned_by(self.life.birth.ports[role], self.life.family()).owner
+        return owner is not ports.Owner.FOREIGN
 
     async def _listen(self, life: Life, news: trio.MemoryReceiveChannel[Any]) -> None:
         generation = life.birth.generation
@@ -390,7 +420,7 @@ class Group:
         try:
             # One at a time, first come, first served: an older state must not be the last to be written.
             await trio.to_thread.run_sync(
-                lambda: records.write(path, facts, version=RECORD_VERSION), limiter=self._publishing
+                lambda: records.write(path, facts, version=records.GROUP_VERSION), limiter=self._publishing
             )
         except QueenrightError as error:
             self.reason = error.what

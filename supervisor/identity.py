@@ -4,7 +4,8 @@ A process is (boot id, pid namespace, pid, start ticks): the pid alone is given 
 the clock is set. Start ticks count from the boot and never move (proc_pid_stat(5), field 22). A process's name decides
 nothing. What cannot be read is *unknown*, and unknown means alive.
 
-Another platform gets another module with these functions (ARCHITECTURE section 6). Over 300 lines: they are one list.
+Another platform gets another module with these functions (docs/concepts.md, "What is not there yet"). Over 300 lines:
+they are one list.
 """
 
 from __future__ import annotations

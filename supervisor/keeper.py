@@ -7,9 +7,11 @@ the control listener on 4. It holds nothing that it cannot get back: before it a
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,9 @@ from supervisor.procs import Procs
 from supervisor.slot import Slot
 from supervisor.tree import Tree
 
-CONTRACT_VERSION = 1
 KEEPER_VERSION = 1
+FILES = 65536
+"""Descriptors at most: each held request of a client is a connection here."""
 
 
 class Keeper:
@@ -39,6 +42,8 @@ class Keeper:
         self.spec: EngineSpec | None = None
         self.tree: Tree | None = None
         self.stopping = ""
+        self.mark = self._slot_mark()
+        self._warden_signalled = False
         self.change = trio.Event()
         """Set at the next change, and replaced."""
         self._stop_asked = trio.Event()
@@ -57,12 +62,16 @@ class Keeper:
             "keeper": {"pid": os.getpid(), "version": __version__, "since": self.since},
             "warden": {"pid": hello.pid, "ticks": hello.ticks, "keeper_crashes": hello.crashes},
             "groups": self._groups(),
-            "members": [
-                {"pid": member.pid, "name": member.program, "since": member.since}
-                for member in membership.members(self.slot)
-            ],
+            "members": self._members(),
             "contract": records.unstructure(self.spec) if self.spec else None,
         }
+
+    def _members(self) -> list[dict[str, Any]]:
+        try:
+            found = membership.members(self.slot)
+        except SlotError:
+            return []  # who uses it cannot be told now: for people only, the member watch counts that as in use
+        return [{"pid": member.pid, "name": member.program, "since": member.since} for member in found]
 
     @property
     def state(self) -> State:
@@ -101,7 +110,8 @@ class Keeper:
                 journal.note(self.slot, "state", group=name, state=group.state.value, reason=group.reason)
 
     def begin_stop(self, why: str, *, now: bool = False) -> None:
-        """The step into `stopping`. A second signal (`now`) ends it without grace."""
+        """The step into `stopping`. A second signal to the warden (`now`) ends it without grace; the same signal to warden
+        and keeper, as systemd sends it to a whole unit, is one."""
         if not self.stopping:
             self.stopping = why
             self.procs.note_slot("intent", {"stop": why})
@@ -142,7 +152,7 @@ class Keeper:
         if (noted := self.procs.notes.get("contract")) is not None:
             return records.structure(noted, EngineSpec)
         path = self.slot.contract_record
-        spec = await trio.to_thread.run_sync(lambda: records.read(path, EngineSpec, version=CONTRACT_VERSION))
+        spec = await trio.to_thread.run_sync(lambda: records.read(path, EngineSpec, version=records.CONTRACT_VERSION))
         if spec is None:
             raise RecordError(f"{path} is not there, so nothing says what to run")
         self.procs.note_slot("contract", records.unstructure(spec))
@@ -150,10 +160,11 @@ class Keeper:
 
     def _clear_unborn(self) -> None:
         """Remove what a keeper wrote for a generation that was never started, or that nobody remembers: keys are in it."""
-        for path in self.slot.groups.iterdir():
-            parts = path.name.split(".")
-            if len(parts) == 3 and parts[2] in ("json", "keys") and parts[1] not in self.procs.rows:
-                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            for path in self.slot.groups.iterdir():
+                parts = path.name.split(".")
+                if len(parts) == 3 and parts[2] in ("json", "keys") and parts[1] not in self.procs.rows:
+                    path.unlink(missing_ok=True)
 
     def _write_record(self) -> None:
         facts = {
@@ -167,28 +178,35 @@ class Keeper:
         try:
             records.write(self.slot.keeper_record, facts, version=KEEPER_VERSION)
         except QueenrightError as error:
-            print(error, file=sys.stderr, flush=True)  # it is for readers only
+            logfiles.complain(str(error))  # it is for readers only
 
     async def _obey_signals(self) -> None:
         async for number in self.procs.signals:
-            self.begin_stop(f"signal {number}", now=True)
+            self.begin_stop(f"signal {number}", now=self._warden_signalled)
+            self._warden_signalled = True
 
     async def _obey_own_signals(self) -> None:
         """SIGTERM to the keeper itself means stop, as to the warden: only what cannot be caught is a crash."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as numbers:
             async for number in numbers:
-                self.begin_stop(f"signal {number} to the keeper", now=True)
+                self.begin_stop(f"signal {number} to the keeper")
 
     async def _watch_members(self) -> None:
         """The last one out stops the engine. The step is taken under build.lock after counting again, so the last
         one out cannot race the next one in; the lock is only tried, so the control socket goes on answering."""
         while self.spec is not None and self.spec.lifetime is Lifetime.MEMBERS and not self.spec.keep_warm:
-            if self._is_unused() and (hold := locks.try_acquire(self.slot.build_lock)) is not None:
+            if self._is_unused() and (hold := self._try_build_lock()) is not None:
                 with hold:
                     if self._is_unused():
                         self.begin_stop("the last member left")
                         return
             await trio.sleep(budgets.MEMBER_POLL)
+
+    def _try_build_lock(self) -> locks.Hold | None:
+        try:
+            return locks.try_acquire(self.slot.build_lock)
+        except SlotError:
+            return None  # the slot is being taken away, or has no descriptor for us: the next look tells
 
     def _is_unused(self) -> bool:
         """Whether it is known that nobody uses the engine: what cannot be read counts as in use."""
@@ -206,7 +224,15 @@ class Keeper:
                 self.begin_stop("the slot directory was removed")
 
     def _slot_is_there(self) -> bool:
-        return os.path.exists(self.slot.warden_lock)
+        """Whether it is still the slot that we keep: somebody may have made a new one in its place."""
+        return self._slot_mark() == self.mark
+
+    def _slot_mark(self) -> tuple[int, int] | None:
+        try:
+            facts = os.stat(self.slot.warden_lock)
+        except OSError:
+            return None
+        return facts.st_dev, facts.st_ino
 
     async def _cap_logs(self) -> None:
         while True:
@@ -237,6 +263,8 @@ class Keeper:
 
 def main() -> int:
     """Exit status: 0 stopped, 1 an error that the warden will answer with another keeper."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, FILES)), hard))
     slot = Slot(Path(sys.argv[1]))
     keeper = Keeper(slot, Console("--console" in sys.argv[2:]))
     status = 0
@@ -244,7 +272,7 @@ def main() -> int:
         trio.run(keeper.run)
     except* QueenrightError as group:
         for error in leaves(group):
-            print(f"keeper: {error}", file=sys.stderr, flush=True)
+            logfiles.complain(f"keeper: {error}")
         status = 1
     keeper.console.drain()
     return status

@@ -98,7 +98,10 @@ def find(name: str) -> Kind:
 
     known = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name not in known:
+        import difflib
+
         names = ", ".join(sorted(known)) or "none: is queenright installed?"
-        raise ConfigError(f"there is no engine kind {name!r}", f"known kinds: {names}")
+        near = "".join(f"; did you mean {close!r}?" for close in difflib.get_close_matches(name, known, n=1))
+        raise ConfigError(f"there is no engine kind {name!r}", f"known kinds: {names}{near}")
     kind: Kind = known[name].load()
     return kind

@@ -57,6 +57,8 @@ class Action(StrEnum):
 
 
 class Step(NamedTuple):
+    """A cell of the table: the state that follows, and what to do, in order."""
+
     state: State
     actions: tuple[Action, ...] = ()
 

@@ -1,7 +1,7 @@
-"""File locks: the kernel is the bookkeeper (ARCHITECTURE section 4).
+"""File locks: the kernel is the bookkeeper (docs/concepts.md, "Locks").
 
 Whether a lock is held says that its holder lives; what stands in a file never does. Taking goes through filelock with
-the settings that were found to be right (HOUSE_STYLE section 3): holds belong to objects, not to threads, and a
+the settings that were found to be right (docs/adr/0002-locks.md): holds belong to objects, not to threads, and a
 filesystem without flock is an error, never a quiet change to another kind of lock. Looking is a raw flock: it costs
 0.03 % of a core for 100 looks at 100 locks a second, filelock's 0.93 % (measured).
 """

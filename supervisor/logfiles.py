@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,12 @@ TROUBLE = ("error", "fail", "cannot", "couldn't", "invalid", "unable", "abort", 
 LEVEL = re.compile(r"[0-9.]+ ([A-Z]) ")
 """What llama.cpp itself takes a line for, behind the time since its start: I, W, E, ... Its warnings speak of failures
 that it has just avoided."""
+
+
+def complain(text: str) -> None:
+    """One line for the log that standard error is. On a full disk it is lost, and nobody dies of it."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def size(path: Path) -> int:

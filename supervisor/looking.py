@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from supervisor import identity, locks
+from supervisor import budgets, identity, locks
 
 if TYPE_CHECKING:
     from supervisor.slot import Slot
 
-LOOK_LIMIT = 0.8  # budget: status answers within a second, also when the keeper does not
-GROUP_RECORD_VERSION = 1
 UNKNOWN_GROUP: dict[str, Any] = {
-    "state": "unknown",
-    "reason": "",
+    "state": "degraded",
+    "reason": "its record does not say what it is doing",
+    "since": None,
+    "url": None,
+    "log_tail": [],
     "generation": None,
     "proxy": None,
     "servers": [],
@@ -38,7 +39,7 @@ def look(slot: Slot) -> dict[str, Any]:
     from supervisor.control import ControlError
 
     try:
-        return control.ask(slot, "status", limit=LOOK_LIMIT)
+        return control.ask(slot, "status", limit=budgets.LOOK_LIMIT)
     except ControlError as error:
         return _from_outside(slot, error.what)
 
@@ -85,7 +86,7 @@ def _recorded_groups(slot: Slot) -> list[dict[str, Any]]:
         if path.name.count(".") != 1:
             continue  # a generation's configuration
         try:
-            facts = records.read_fields(path, version=GROUP_RECORD_VERSION, set_aside=False)
+            facts = records.read_fields(path, version=records.GROUP_VERSION, set_aside=False)
         except RecordError as error:
             facts = {"reason": error.what}
         if facts is not None:

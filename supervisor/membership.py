@@ -2,7 +2,7 @@
 
 The file is made and locked in `joining/` and only then renamed into `members/`: what can be seen there is locked, or
 its process is dead. Nobody ever locks a file that is in sight, except a prober who found it free, to delete it while he
-holds it; so a look never makes a joiner fail, and a live member cannot become invisible (ARCHITECTURE section 4).
+holds it; so a look never makes a joiner fail, and a live member cannot become invisible (docs/concepts.md, "Locks").
 
 Within a process the holds are counted: however many handles, in however many threads, there is one file and one lock
 per slot, which goes with the last handle. A forked child has no part in it.
@@ -23,7 +23,7 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import finalize
 
-from supervisor import identity
+from supervisor import budgets, identity
 from supervisor.errors import SlotError
 from supervisor.identity import Identity
 
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from supervisor.slot import Slot
-
-# budget: a fork waits so long for a join or leave that is under way in another thread (they take some 0.1 ms), so that
-# the child knows every descriptor it must close. Longer than that, and the child may keep one: the fork goes on.
-FORK_WAIT = 1.0
 
 MEMBER_LIMIT = 64 * 1024
 """Bytes read of a member's file. Ours have some 250."""
@@ -55,6 +51,7 @@ class Member(NamedTuple):
 
     @property
     def pid(self) -> int | None:
+        """Its pid in its own namespace; None when its file says nothing of sense."""
         return self.identity.pid if self.identity else None
 
 
@@ -236,7 +233,7 @@ def _drop(key: str, token: object) -> None:
 
 def _before_fork() -> None:
     global _forking
-    if _guard.acquire(timeout=FORK_WAIT):
+    if _guard.acquire(timeout=budgets.FORK_WAIT):
         _forking = get_ident()
 
 

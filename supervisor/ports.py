@@ -1,7 +1,8 @@
 """Choosing a port, and proving whose a listening port is.
 
 A chosen port is a guess: between the choice and the server's own bind anybody can take it (vllm#51275). So the listener
-is checked afterwards, from the kernel's tables: an impostor that answers 200 is not ready (ARCHITECTURE section 6).
+is checked afterwards, from the kernel's tables: an impostor that answers 200 is not ready
+(docs/concepts.md, "A generation").
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from supervisor import identity
+from supervisor import budgets, identity
 from supervisor.errors import EngineStartError
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _ask_kernel(port: int) -> list[tuple[bytes, int]]:
     """
     found: list[tuple[bytes, int]] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as link:
-        link.settimeout(KERNEL_ANSWER)
+        link.settimeout(budgets.KERNEL_ANSWER)
         for family, length in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
             # struct inet_diag_req_v2: family, protocol, and of the socket's id the source port alone.
             query = struct.pack("=BBBxIH46x", family, socket.IPPROTO_TCP, 0, 1 << _TCP_LISTEN, socket.htons(port))
@@ -138,9 +139,6 @@ def _ask_kernel(port: int) -> list[tuple[bytes, int]]:
                 answered = _take_answer(link.recv(65536), port, length, found)
     return found
 
-
-# budget: the kernel answers in the call itself; the limit is only there so that nothing of ours waits without one.
-KERNEL_ANSWER = 1.0
 
 # linux/netlink.h, linux/sock_diag.h, net/tcp_states.h
 _NETLINK_SOCK_DIAG = 4

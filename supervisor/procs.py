@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import socket
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
+from supervisor import logfiles
 from supervisor.contract import Exit
 from supervisor.errors import LinkError
 
@@ -48,6 +48,8 @@ class Hello(NamedTuple):
 
 
 class Spawned(NamedTuple):
+    """The leader of a new generation. `ticks`: clock ticks from the boot to its start (proc_pid_stat(5))."""
+
     pid: int
     ticks: int
 
@@ -66,6 +68,9 @@ class Gone(NamedTuple):
 
 
 class Unkillable(NamedTuple):
+    """The sweep's limit is over, and these live; with none of them the generation's lock is held by somebody unseen. It
+    goes on being swept, and Gone may follow."""
+
     pids: tuple[int, ...]
 
 
@@ -167,7 +172,7 @@ class Procs:
                     answer.message = message
                     answer.arrived.set()
                 elif message["ev"] == "error":
-                    print(f"the warden did not take a command: {message['why']}", file=sys.stderr, flush=True)
+                    logfiles.complain(f"the warden did not take a command: {message['why']}")
             case _:
                 pass  # what a newer warden may tell
 

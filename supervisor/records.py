@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CONTRACT_VERSION = 1
+"""Of contract.json."""
+
+GROUP_VERSION = 1
+"""Of groups/<group>.json."""
+
 RECORD_LIMIT = 16 * 1024 * 1024
 """Bytes read at most: a thousand times our largest record. More than this is not one of ours."""
 

@@ -1,7 +1,8 @@
 """What one attempt of a request means for the caller: the single policy of the client library and of the gateway.
 
 Pure: `decide` looks at how an attempt went and says what comes next; who sends, waits and tells the caller is elsewhere
-(`supervisor.transport`). ARCHITECTURE section 8 is the source; docs/reference/requests.md shows it as a table.
+(`supervisor.transport`). docs/concepts.md ("What a request meets") says it in a few words,
+docs/reference/requests.md in tables that a test compares with this module.
 
 Two rules stand above the rest: nothing is sent again once a byte of its answer has reached the caller, and a request
 that was sent REPLAY_ATTEMPTS times to somebody who may have worked on it is not sent once more.
@@ -17,9 +18,6 @@ from attrs import frozen
 
 from supervisor import budgets
 from supervisor.stream_watch import Ending
-
-TOLD_WAIT: Final = 1.0
-# budget: for a 429 without a readable `Retry-After`: what llama-swap v250 always says (measured).
 
 
 class Route(StrEnum):
@@ -154,7 +152,7 @@ def _answered(route: Route, attempt: Attempt, counted: int, left_s: float) -> De
         return passed_on
     match status, sender:
         case 429, _:  # llama-server has none of its own, and llama-swap v250's does not say whose it is
-            told = attempt.told_s if attempt.told_s is not None and attempt.told_s >= 0 else TOLD_WAIT
+            told = attempt.told_s if attempt.told_s is not None and attempt.told_s >= 0 else budgets.TOLD_WAIT
             why = "the proxy has as many requests as it takes"
             if counted >= budgets.REPLAY_ATTEMPTS or not told < left_s:
                 return Decision(Action.GIVE_UP, why, counts=False, wait_s=told)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from supervisor import config as configuration
 from supervisor import kinds
-from supervisor.config_shape import Config
-from supervisor.contract import EngineSpec, Lifetime
+from supervisor.config_shape import Config, GroupConfig
+from supervisor.contract import EngineSpec, GroupSpec, Lifetime
+from supervisor.errors import ConfigError
 from supervisor.slot import Slot
 
 
@@ -24,8 +25,21 @@ def resolve(config: Config, lifetime: Lifetime = Lifetime.MEMBERS) -> EngineSpec
 
     Raises ConfigError, ModelError or EngineBinaryError.
     """
-    groups = tuple(kinds.find(group.kind).resolve(group, config.engine) for group in config.groups.values())
+    groups = tuple(_resolve_group(config, group) for group in config.groups.values())
     return EngineSpec(groups, lifetime=lifetime, keep_warm=config.engine.keep_warm)
+
+
+def _resolve_group(config: Config, group: GroupConfig) -> GroupSpec:
+    """What a kind has against its part of the file is said with file and key, like all that is wrong with a file."""
+    place = f"{config.path or 'configuration'}: groups.{group.name}"
+    try:
+        kind = kinds.find(group.kind)
+    except ConfigError as error:
+        raise ConfigError(f"{place}.kind: {error.what}", error.next_step) from error
+    try:
+        return kind.resolve(group, config.engine)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error.what}", error.next_step) from error
 
 
 def slot_of(config: Config) -> Slot:

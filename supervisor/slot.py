@@ -1,4 +1,4 @@
-"""The directory of a slot: its paths, and whether it can be trusted with locks (ARCHITECTURE section 3)."""
+"""The directory of a slot: its paths, and whether it can be trusted with locks (docs/concepts.md, "A slot on disk")."""
 
 from __future__ import annotations
 
@@ -51,14 +51,12 @@ class Slot(NamedTuple):
 
     @property
     def keeper_record(self) -> Path:
+        """Who the keeper is, for readers; nothing is decided by it."""
         return self.path / "keeper.json"
 
     @property
-    def warden_record(self) -> Path:
-        return self.path / "warden.json"
-
-    @property
     def contract_record(self) -> Path:
+        """What is to run: the builder's word to the first keeper. Later keepers have it from the warden."""
         return self.path / "contract.json"
 
     @property
@@ -68,26 +66,32 @@ class Slot(NamedTuple):
 
     @property
     def members(self) -> Path:
+        """Folder of one locked file for each process that uses the engine (`membership`)."""
         return self.path / "members"
 
     @property
     def joining(self) -> Path:
+        """Folder where a member's file is made and locked before it shows in `members`."""
         return self.path / "joining"
 
     @property
     def groups(self) -> Path:
+        """Folder of everything that is of one group or generation."""
         return self.path / "groups"
 
     @property
     def logs(self) -> Path:
+        """Folder of the logs: keeper, warden, and one for each group over all its generations."""
         return self.path / "logs"
 
     @property
     def keeper_log(self) -> Path:
+        """What keepers print, their last words included."""
         return self.logs / "keeper.log"
 
     @property
     def warden_log(self) -> Path:
+        """What a detached warden prints; that of `queenright run` prints to the terminal."""
         return self.logs / "warden.log"
 
     @property
@@ -100,9 +104,11 @@ class Slot(NamedTuple):
         return self.groups / f"{_plain(group)}.json"
 
     def group_key(self, group: str) -> Path:
+        """The key that clients send to this group, mode 0600. It stays the same over generations."""
         return self.groups / f"{_plain(group)}.key"
 
     def group_log(self, group: str) -> Path:
+        """What the group's proxy and servers print."""
         return self.logs / f"{_plain(group)}.log"
 
     def generation_lock(self, group: str, generation: str) -> Path:
@@ -110,6 +116,7 @@ class Slot(NamedTuple):
         return self.groups / f"{_plain(group)}.{_plain(generation)}.lock"
 
     def generation_config(self, group: str, generation: str) -> Path:
+        """What the group's proxy reads at its start. A kind may put more files beside it, of the same name but the end."""
         return self.groups / f"{_plain(group)}.{_plain(generation)}.json"
 
     def generations(self) -> list[tuple[str, str]]:

@@ -1,29 +1,32 @@
 """The off switch, from outside: by the keeper where it answers, else by the warden, else by killing the warden.
 
-Nothing is ever signalled on the word of a record: who the warden is comes from the kernel's table of locks.
+Nothing is ever signalled on the word of a record. Who the warden is comes from the kernel: it made the control socket.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from supervisor import budgets, control, identity, locks
+from supervisor import budgets, control, identity, leftovers, locks
 from supervisor.control import ControlError
 from supervisor.errors import NoEngineError, QueenrightError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from supervisor.identity import Identity
     from supervisor.slot import Slot
 
 
 @frozen
 class Stopped:
-    """What was stopped, how (`keeper`, `warden` or `killed`), and how long it took in seconds."""
+    """What was stopped, how (`keeper`, `warden`, `killed`, or `leftovers` where no warden lived any more), and how long
+    it took in seconds."""
 
     how: str
     seconds: float
@@ -31,54 +34,81 @@ class Stopped:
 
 
 def stop(slot: Slot, *, who: str, heard: Callable[[dict[str, Any]], None] = lambda _: None) -> Stopped:
-    """Stop the engine of the slot; returns when its warden is gone. Bounded: CONTROL_WAIT for the keeper to answer at
+    """Stop the engine of the slot; returns when its warden is gone. Bounded: STOP_ANSWER for the keeper to answer at
     all, TEARDOWN for it to be done; then the warden ends everything; then SIGKILL.
 
     `heard` gets the keeper's snapshots meanwhile. Raises NoEngineError, or QueenrightError when the warden outlives
-    even SIGKILL or cannot be found.
+    even SIGKILL or cannot be found, or something of the engine cannot be killed. An engine that somebody builds
+    meanwhile is not touched.
     """
-    if locks.is_held(slot.warden_lock) is False:
-        raise NoEngineError(f"no engine runs in {slot.path}", "there is nothing to stop")
     began = time.monotonic()
     members: tuple[str, ...] = ()
-    try:
-        limits = {"limit": budgets.TEARDOWN + budgets.CONTROL_ANSWER, "first": budgets.CONTROL_WAIT}
-        for snapshot in control.converse(slot, "stop", **limits, who=who):
-            members = tuple(f"{member['name']} ({member['pid']})" for member in snapshot["members"]) or members
-            heard(snapshot)
-    except ControlError:
-        pass  # it is down, or hangs: the warden is next
-    how = "keeper"
-    if not _is_free(slot, budgets.SWEEP_LIMIT):
-        how = "warden"
-        for number in (signal.SIGTERM, signal.SIGINT):  # the second one means now: the keeper had its time
-            _signal_warden(slot, number)
-        if not _is_free(slot, 3 * budgets.SWEEP_LIMIT):
-            how = "killed"
-            _signal_warden(slot, signal.SIGKILL)  # the kernel takes everything below with it
-            if not _is_free(slot, budgets.SWEEP_LIMIT):
-                raise QueenrightError(f"the warden of {slot.path} cannot be ended", "see its processes with `ps`")
+    if locks.is_held(slot.warden_lock) is False:
+        if not leftovers.clear(slot):
+            raise NoEngineError(f"no engine runs in {slot.path}", "there is nothing to stop")
+        how = "leftovers"
+    else:
+        warden, how = find_warden(slot), "keeper"
+        try:
+            limits = {"limit": budgets.TEARDOWN + budgets.CONTROL_ANSWER, "first": budgets.STOP_ANSWER}
+            for snapshot in control.converse(slot, "stop", **limits, who=who):
+                members = tuple(f"{member['name']} ({member['pid']})" for member in snapshot["members"]) or members
+                heard(snapshot)
+        except ControlError:
+            pass  # it is down, or hangs: the warden is next
+        if not _is_gone(slot, warden, budgets.SWEEP_LIMIT):
+            how = _end_warden(slot, warden)
+            leftovers.clear(slot)
+    left = leftovers.held(slot) if locks.is_held(slot.warden_lock) is False else []
+    if left:
+        raise QueenrightError(f"something cannot be killed: {', '.join(left)}", "`ps` shows it, probably in state D")
     return Stopped(how, time.monotonic() - began, members)
 
 
-def _is_free(slot: Slot, limit: float) -> bool:
-    """Wait for the warden to be gone."""
+def find_warden(slot: Slot) -> Identity | None:
+    """The warden that lives in the slot: who made the control socket, as the kernel tells (SO_PEERCRED of unix(7)),
+    also while its keeper hangs. Where the socket is gone: who holds warden.lock and is a warden by its command line."""
+    for pid in [control.listener(slot), *locks.holders(slot.warden_lock)]:
+        found = identity.of(pid) if pid else None
+        if found is not None and _is_warden(found, slot):
+            return found
+    return None
+
+
+def _is_warden(found: Identity, slot: Slot) -> bool:
+    try:
+        with open(f"/proc/{found.pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        return False
+    return os.fsencode(slot.path) in words and any(word.endswith(b"/warden.py") for word in words)
+
+
+def _end_warden(slot: Slot, warden: Identity | None) -> str:
+    """Have the warden end everything, else kill it: the kernel takes what is below with it. Says which it was."""
+    if warden is None:
+        raise QueenrightError(
+            f"somebody holds {slot.warden_lock}, and it is no warden that could be found",
+            "`fuser` or `lsof` on that file may tell who it is",
+        )
+    for number in (signal.SIGTERM, signal.SIGINT):  # the second one means now: the keeper had its time
+        identity.signal_exact(warden, number)
+    if _is_gone(slot, warden, budgets.GROUP_STOP):
+        return "warden"
+    identity.signal_exact(warden, signal.SIGKILL)
+    if not _is_gone(slot, warden, budgets.SWEEP_LIMIT):
+        raise QueenrightError(f"the warden of {slot.path}, pid {warden.pid}, cannot be killed", "`ps` shows its state")
+    return "killed"
+
+
+def _is_gone(slot: Slot, warden: Identity | None, limit: float) -> bool:
+    """Wait for this warden to be gone; the next one, that somebody may have started meanwhile, is not ours to end."""
     deadline = time.monotonic() + limit
-    while locks.is_held(slot.warden_lock) is not False:
+    while True:
+        if locks.is_held(slot.warden_lock) is False:
+            return True
+        if warden is not None and identity.liveness(warden) is identity.Liveness.DEAD:
+            return True
         if time.monotonic() > deadline:
             return False
         time.sleep(budgets.READY_POLL)  # noqa: TID251 - polls a lock that has no event to wait for
-    return True
-
-
-def _signal_warden(slot: Slot, number: int) -> None:
-    for pid in locks.holders(slot.warden_lock):
-        found = identity.of(pid)
-        if found is not None:
-            identity.signal_exact(found, number)
-            return
-    if locks.is_held(slot.warden_lock) is not False:
-        raise QueenrightError(
-            f"somebody holds {slot.warden_lock}, and the kernel does not say who",
-            "`fuser` or `lsof` on that file may tell",
-        )

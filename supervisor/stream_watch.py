@@ -46,7 +46,7 @@ _FAILED: Final[_Marks] = (
 _STARTED: Final = re.compile(rb"[\r\n][^:\r\n]")
 _TAIL: Final = 64
 
-_CHOICES: Final = re.compile(rb'"n"\s*:\s*(?:[2-9]|1[0-9])')
+_CHOICES: Final = re.compile(rb'"n(?:_cmpl)?"\s*:\s*(?:[2-9]|1[0-9])|"prompt"\s*:\s*\[')
 
 
 class StreamWatch:
@@ -94,9 +94,6 @@ def _shows(window: bytes, marks: _Marks) -> bool:
 def wants_terminator(path: str, body: bytes) -> bool:
     """Whether only `[DONE]` ends the stream that this request asks for: with several choices (`n` above 1) each has a
     `finish_reason` of its own, and the first says nothing about the others. A key `n` elsewhere in the body asks for
-    more than is needed, which llama-server gives anyway; its own `/completion` has no terminator and is never asked."""
-    return (
-        path.rstrip("/").endswith(("/v1/completions", "/chat/completions"))
-        and b'"n"' in body
-        and _CHOICES.search(body) is not None
-    )
+    more than is needed, which llama-server gives anyway; its own `/completion` has no terminator and is never asked.
+    So it is with a list of prompts, and with llama-server's own `n_cmpl`."""
+    return path.rstrip("/").endswith(("/v1/completions", "/chat/completions")) and _CHOICES.search(body) is not None

@@ -116,6 +116,10 @@ class HoldingTransport(httpx.BaseTransport):
         self._groups[_origin(base)] = endpoint.group
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send, and hold and send again as `request_policy` says, until there is an answer for the caller.
+
+        Raises AnswerInterrupted and UsageError as the class says; whatever keeps the group away is a 503, no exception.
+        """
         self._upstreams.tidy()
         call = self._call(request)
         endpoint = self._directory.current(call.group)

@@ -37,6 +37,7 @@ HAS_CHILDREN_FILE = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  #
 
 
 def prctl(option: int, value: int) -> None:
+    """prctl(2), which the standard library has not. Raises OSError."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -51,6 +52,7 @@ def look(function: Any, path: str, otherwise: Any) -> Any:
 
 
 def read_whole(path: str) -> bytes:
+    """The bytes of a file of /proc. Raises OSError; call it through `look`."""
     with open(path, "rb", buffering=0) as file:
         return file.readall()
 
@@ -130,11 +132,14 @@ class Generation:
         self.since_ns, self.exited = time.monotonic_ns(), 0.0
 
     def row(self) -> dict[str, Any]:
+        """The event `row`."""
         names = ("gen", "group", "pid", "ticks", "state", "code", "status", "since_ns", "note")
         return {"ev": "row"} | {name: getattr(self, name) for name in names}
 
 
 class Warden:
+    """The warden of a slot. Making one takes the lock: raises OSError, BlockingIOError where another one holds it."""
+
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings, self.pid, self.ticks = settings, os.getpid(), stat_of(os.getpid())[3]
         self.lock = os.open("warden.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -165,6 +170,7 @@ class Warden:
         self.control.listen(1024)
 
     def call_in(self, seconds: float, function: Any) -> None:
+        """Call it once, in so many seconds of the monotonic clock, from `run`."""
         self.timer_count += 1
         heapq.heappush(self.timers, (time.monotonic() + seconds, self.timer_count, function))
 
@@ -211,6 +217,8 @@ class Warden:
     # --- keeper -----------------------------------------------------------------------------------------------------
 
     def start_keeper(self) -> None:
+        """Fork a keeper with a new link, and give it `hello` and the table. Where that fails it is tried again in a
+        second; with the slot's directory gone there is nothing to keep, and the warden leaves."""
         env = {key: value for key, value in os.environ.items() if key not in self.settings["scrub"]}
         env[MARKER] = f"keeper.{self.pid}.{self.incarnation + 1}"
         try:
@@ -225,7 +233,7 @@ class Warden:
                 born = self.fork(self.settings["keeper"], env, "logs/keeper.log", fds, "/", self.on_keeper_death)
         except OSError as error:
             self.drop_link()
-            self.call_in(1, self.start_keeper if os.path.exists("warden.lock") else self.leave)  # gone: so is the slot
+            self.call_in(1, self.start_keeper if os.path.exists(sys.argv[1]) else self.leave)  # no slot, no engine
             say(f"cannot start a keeper: {error}")
             return
         self.keeper, self.keeper_fd, _ = born
@@ -245,6 +253,7 @@ class Warden:
         self.link, self.inbox, self.outbox, self.allowed = None, b"", bytearray(), sys.maxsize
 
     def on_keeper_death(self, _: int) -> None:
+        """Start the next one after its delay, or end the engine where a stop was under way or `quit` was accepted."""
         info = os.waitid(os.P_PID, self.keeper, os.WEXITED | os.WNOHANG)
         if info is None:
             return time.sleep(0.01)  # dead, but a debugger has its status first; its pidfd stays ready
@@ -263,6 +272,7 @@ class Warden:
     # --- link -------------------------------------------------------------------------------------------------------
 
     def send(self, **message: Any) -> None:
+        """An event for the keeper. Without one it is dropped: nothing is lost by that, the next one gets the table."""
         if self.link is None:
             return
         self.outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"
@@ -278,6 +288,7 @@ class Warden:
         self.selector.modify(self.link, EVENT_READ | EVENT_WRITE if self.outbox else EVENT_READ, self.on_link)
 
     def on_link(self, mask: int) -> None:
+        """Take what the keeper wrote, and obey each whole line. A command that fails is answered with `error`."""
         self.flush()
         if not mask & EVENT_READ:
             return
@@ -297,6 +308,7 @@ class Warden:
                 self.send(ev="error", id=message.get("id"), why=f"{type(error).__name__}: {error}"[:500])
 
     def do_list(self, message: dict[str, Any]) -> None:
+        """`list`: every generation, the notes of the slot, and the strays."""
         for generation in self.generations.values():
             self.send(**generation.row())
         strays = list[tuple[int, int]]()
@@ -307,6 +319,7 @@ class Warden:
         self.send(ev="listed", id=message.get("id"), notes=notes, strays=strays)
 
     def do_note(self, message: dict[str, Any]) -> None:
+        """`note`: remember a value that is never looked into."""
         if len(json.dumps(message["value"])) > MAX_NOTE:
             raise ValueError("a note is at most 64 KiB")
         if "gen" in message:
@@ -315,6 +328,7 @@ class Warden:
             self.notes[message["key"]] = message["value"]
 
     def do_spawn(self, message: dict[str, Any]) -> None:
+        """`spawn`: answered with `spawned` or `refused`; a refused one leaves nothing behind."""
         try:
             new = self.spawn(message)
         except Exception as error:  # noqa: BLE001 - a mistake in the message is refused like what the system refuses
@@ -324,6 +338,7 @@ class Warden:
         self.send(ev="spawned", id=message.get("id"), gen=new.gen, pid=new.pid, ticks=new.ticks)
 
     def spawn(self, message: dict[str, Any]) -> Generation:
+        """Make the generation's lock, and fork its leader with it. Raises whatever is wrong with message or machine."""
         new = Generation(message)
         for other in self.generations.values():
             if other.gen == new.gen or (other.group == new.group and other.state != "gone"):
@@ -342,6 +357,7 @@ class Warden:
         return new
 
     def do_kill(self, message: dict[str, Any]) -> None:
+        """`kill`: the leader, or with `scope` `all` first what is below it and belongs to it."""
         generation = self.generations[message["gen"]]
         if generation.state == "running":
             if message.get("scope") == "all":
@@ -350,10 +366,13 @@ class Warden:
             signal.pidfd_send_signal(generation.pidfd, message["sig"])
 
     def do_forget(self, message: dict[str, Any]) -> None:
+        """`forget`: only what is `gone`."""
         if self.generations[message["gen"]].state == "gone":
             del self.generations[message["gen"]]
 
     def do_quit(self, message: dict[str, Any]) -> None:
+        """`quit`: the end of the slot, with the keeper's own or `sweep_limit` later. Refused while a generation lives;
+        one that is unkillable hinders nobody."""
         if left := [g.gen for g in self.generations.values() if g.state in ("running", "sweeping")]:
             raise OSError(f"still alive: {' '.join(left)}")
         self.quitting = True
@@ -363,6 +382,7 @@ class Warden:
     # --- death ------------------------------------------------------------------------------------------------------
 
     def on_signals(self, _: int) -> None:
+        """A stop signal is told to the keeper and bounds what it may still take; a death has all who are swept looked at."""
         numbers = set(os.read(self.signals, 65536))
         for number in numbers & STOP_SIGNALS:
             self.send(ev="signal", sig=number)
@@ -375,6 +395,7 @@ class Warden:
                 self.sweep(generation)
 
     def on_exit(self, generation: Generation) -> None:
+        """A leader is dead: say so and sweep. It is not reaped (WNOWAIT), so its pid stays its own."""
         info = os.waitid(os.P_PID, generation.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if info is None:
             return time.sleep(0.01)  # as in on_keeper_death
@@ -386,6 +407,7 @@ class Warden:
         return self.sweep(generation)
 
     def adopted(self) -> list[int]:
+        """Our children that we did not fork: orphans from below, which come to the subreaper."""
         ours = {self.keeper, *(g.pid for g in self.generations.values() if g.state != "gone")}
         return [pid for pid in children_of(self.pid) if pid not in ours]
 
@@ -412,6 +434,7 @@ class Warden:
         return [*{*alive_below(known), *unsure}]
 
     def lock_free(self, generation: Generation) -> bool:
+        """Whether nobody holds the generation's lock; a file that is gone is held by nobody who could be found by it."""
         with suppress(BlockingIOError):
             with suppress(FileNotFoundError), open(generation.lock, "rb+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -471,6 +494,7 @@ class Warden:
         os._exit(0 if empty else 1)
 
     def run(self) -> None:
+        """Never returns: `leave` ends the process."""
         self.call_in(0, self.start_keeper)
         while True:
             try:
@@ -486,6 +510,7 @@ class Warden:
 
 
 def main() -> None:
+    """`warden.py SLOT SETTINGS`. Exit status: 0 nothing is left, 1 no start or no clean end, 3 the slot has one."""
     settings = json.loads(sys.argv[2])
     verdict = settings.get("verdict_fd", 2)  # the detaching parent waits for one word on it
     os.umask(0o077)

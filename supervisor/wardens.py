@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,9 @@ def command(slot: Slot, *, console: bool = False, release_fd: int | None = None)
     return [sys.executable, "-I", "-S", str(HERE / "warden.py"), str(slot.path), json.dumps(settings)]
 
 
-def start_detached(slot: Slot) -> None:
+def start_detached(slot: Slot, deadline: float) -> None:
     """Start a warden that shares no fate with us; returns when it holds its lock and its control socket listens.
+    `deadline` is on `time.monotonic()`.
 
     Raises OwnedElsewhereError when the slot has a warden, EngineStartError when it does not start.
     """
@@ -52,7 +54,7 @@ def start_detached(slot: Slot) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=budgets.CONTROL_WAIT,
+            timeout=max(0.1, deadline - time.monotonic()),
             check=False,
         )
     except subprocess.TimeoutExpired as error:

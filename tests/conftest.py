@@ -1,10 +1,19 @@
-"""What holds for every test: how hypothesis runs."""
+"""What holds for every test: how hypothesis runs, what a test may leave behind, and what a run's summary names."""
 
 from __future__ import annotations
 
 import os
+import sys
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.leak_check import Watch
+from tests.support import RAN, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # No deadline: on a busy machine an example takes as long as it takes, and a time limit would make it a timed test.
 settings.register_profile("dev", deadline=None)
@@ -14,3 +23,41 @@ settings.register_profile(
     "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
+"""Audit events of everything by which Python starts a process."""
+
+PACKAGING = ROOT / "tests" / "packaging"
+"""Its tests run pip to its end and nothing else: nobody looks for what they leave."""
+
+_started: list[str] = []
+
+
+def _note(event: str, _: tuple[object, ...]) -> None:
+    if event in STARTS:
+        _started.append(event)
+
+
+sys.addaudithook(_note)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test that starts processes, another process looks for what is left of it. A test that starts some and
+    is not marked as one that does fails."""
+    if not any(request.node.get_closest_marker(name) for name in ("process", "engine")):
+        count = len(_started)
+        yield
+        is_exempt = PACKAGING in request.path.parents
+        assert is_exempt or len(_started) == count, "this test starts processes: mark it `process`"
+        return
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    watch = Watch()
+    yield
+    watch.close(folder)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what stood behind the tests: a run without a real llama-swap or llama-server proves less."""
+    for what, which in sorted(RAN.items()):
+        terminalreporter.write_line(f"{what} that ran: {', '.join(sorted(which))}")

@@ -1,7 +1,8 @@
 """What process tests share: ports, waiting, and proof that nothing is left behind.
 
-Every process that a test starts carries a marker in its environment (`Marker.env`). The environment is inherited, also
-by what forks itself away into another session, so `/proc/*/environ` finds them all, whatever we believe we started.
+Every process that a test starts carries a marker in its environment: the test's own (tests/conftest.py), and where a
+part of the test looks for its own processes, one that begins with it (`Marker`). The environment is inherited, also by
+what forks itself away into another session, so `/proc/*/environ` finds them all, whatever we believe we started.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from tests.leak_check import MARKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +30,8 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
 FAKE_LLAMA_SERVER = ROOT / "tests" / "fakes" / "llama_server.py"
-MARKER_VARIABLE = "QUEENRIGHT_TEST_MARKER"
+RAN: dict[str, set[str]] = {}
+"""Which proxies and servers this run used, for its summary (tests/conftest.py)."""
 
 _given_ports: set[int] = set()
 
@@ -75,18 +82,18 @@ def alive(pid: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """One test's mark on its processes."""
+    """One mark on the processes of a test, or of a part of it."""
 
-    value: str = field(default_factory=lambda: uuid.uuid4().hex)
+    value: str = field(default_factory=lambda: f"{os.environ.get(MARKER, '')}.{uuid.uuid4().hex}")
 
     @property
     def env(self) -> dict[str, str]:
         """Our environment with the marker."""
-        return {**os.environ, MARKER_VARIABLE: self.value}
+        return {**os.environ, MARKER: self.value}
 
     def pids(self) -> list[int]:
         """Living processes that carry it, from `/proc`."""
-        wanted = f"{MARKER_VARIABLE}={self.value}".encode()
+        wanted = f"{MARKER}={self.value}".encode()
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
@@ -130,6 +137,22 @@ class Marker:
             left = describe(pids)
             self.kill()
             raise AssertionError(f"left behind: {left}")
+
+
+def as_plain_user() -> list[str]:
+    """Words to put before a command (by its whole path) so that it may read and write what permissions say, as root
+    too. Skips the test where that cannot be had."""
+    prefix = [sys.executable, "-I", "-S", str(ROOT / "tests" / "plain_user.py")]
+    tried = subprocess.run([*prefix, "/bin/true"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(tried.stderr.strip())
+    return prefix
+
+
+def signals_in(mask: str) -> set[int]:
+    """The signals in a mask of proc_pid_status(5). Not those that libc keeps for itself (signal(7): 32 and 33): whoever
+    started us by posix_spawn(3), as make does, may have left them ignored, and nobody can change that through libc."""
+    return {number for number in signal.valid_signals() if int(mask, 16) >> (number - 1) & 1}
 
 
 def describe(pids: Iterable[int]) -> str:

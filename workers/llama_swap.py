@@ -132,7 +132,7 @@ class LlamaSwap:
                     async for line in response.aiter_lines():
                         if line.startswith("data:"):
                             watcher.take(json.loads(line[5:]), time.monotonic())
-            except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
+            except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 pass  # a proxy that died is the warden's to report; a garbled event is followed by a whole list
             await trio.sleep(RECONNECT)
 
@@ -200,13 +200,17 @@ def _client(birth: Birth, timeout: float | None) -> httpx.AsyncClient:
 
 
 async def _prove_identity(client: httpx.AsyncClient) -> None:
-    """Only the generation that was given the key accepts it. Raises EngineStartError."""
+    """Only the generation that was given the key accepts it. Raises EngineStartError for an answer that says no; one
+    that does not come is waited for, within the caller's limit: slow is not dead."""
     import httpx
+    import trio
 
-    try:
-        response = await client.get("/api/version", timeout=PROBE)
-    except httpx.HTTPError as error:
-        raise EngineStartError(f"its proxy does not answer: {type(error).__name__}") from error
+    while True:
+        try:
+            response = await client.get("/api/version", timeout=PROBE)
+            break
+        except httpx.HTTPError:
+            await trio.sleep(RECONNECT)
     if response.status_code != 200:
         raise EngineStartError(f"what answers on {client.base_url} is not our proxy: status {response.status_code}")
 

@@ -123,7 +123,7 @@ def find(name: str) -> CatalogModel:
     for model in catalog():
         if model.name == name:
             return model
-    raise ModelError(f"there is no model {name!r} to pull", _nearest(name))
+    raise ModelError(f"there is no model {name!r} to pull", _nearest(name) + "; a file of yours needs no pulling")
 
 
 def models_directory() -> Path:
@@ -182,11 +182,12 @@ def resolve(model: str, base: Path | None = None) -> Path:
     if os.sep in model or model.endswith(".gguf"):
         what = "is a directory: name the .gguf file in it" if path.is_dir() else "does not exist"
         raise ModelError(f"the model file {path.absolute()} {what}", "check the path in the configuration")
-    raise ModelError(f"there is no model {model!r}: no name in the catalog, and no file", _nearest(model))
+    what = f"there is no model {model!r}: no name in the catalog, and no file"
+    raise ModelError(what, _nearest(model) + "; or give the path of a .gguf file")
 
 
 def _nearest(name: str) -> str:
     names = [model.name for model in catalog()]
     near = get_close_matches(name.lower(), names, n=2, cutoff=0.5)
     guess = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{guess}known models: {', '.join(names)}; or give the path of a .gguf file"
+    return f"{guess}known models: {', '.join(names)}"

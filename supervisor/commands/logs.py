@@ -6,13 +6,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
+from supervisor import budgets
 from supervisor.commands._common import add_place, slot_of
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
-
-FOLLOW_POLL = 0.2  # budget: between two looks at a file that is followed; a person cannot tell it from at once
 
 
 class Logs:
@@ -33,13 +32,15 @@ class Logs:
     def run(self, args: argparse.Namespace) -> int:
         """Print them. Raises UsageError for a log that is not there."""
         from supervisor import logfiles
-        from supervisor.errors import UsageError
+        from supervisor.errors import NoEngineError, UsageError
 
         slot = slot_of(args)
         found = {path.stem: path for path in sorted(slot.logs.glob("*.log"))}
         if args.name is not None and args.name not in found:
             known = ", ".join(found) or f"none in {slot.logs}"
             raise UsageError(f"there is no log of {args.name!r}", f"logs: {known}")
+        if not found:
+            raise NoEngineError(f"there are no logs in {slot.logs}", "no engine has run in this slot yet")
         chosen = [found[args.name]] if args.name else list(found.values())
         starts = {path: logfiles.size(path) for path in chosen}
         for path in chosen:
@@ -69,4 +70,4 @@ def follow(starts: dict[Path, int]) -> None:
             except OSError:
                 continue
             sys.stdout.write(text.decode("utf-8", "replace"))
-        time.sleep(FOLLOW_POLL)  # noqa: TID251 - a file has no event to wait for
+        time.sleep(budgets.FOLLOW_POLL)  # noqa: TID251 - a file has no event to wait for

@@ -60,10 +60,13 @@ def become_warden(slot: Slot, spec: EngineSpec) -> NoReturn:
     hold = locks.acquire(slot.build_lock, timeout=budgets.BUILD_LOCK_WAIT)
     decision = ladder.decide(acquire.observe(slot, spec))
     if decision.rung is not Rung.BUILD:
-        pids = ", ".join(map(str, locks.holders(slot.warden_lock))) or "unknown"
+        if (pids := locks.holders(slot.warden_lock)) or locks.is_held(slot.warden_lock) is not False:
+            raise OwnedElsewhereError(
+                f"{slot.path} has an engine already (warden pid {', '.join(map(str, pids)) or 'unknown'}): {decision.reason}",
+                "front ends can use that one as it is; `queenright stop` ends it",
+            )
         raise OwnedElsewhereError(
-            f"{slot.path} has an engine already (warden pid {pids}): {decision.reason}",
-            "front ends can use that one as it is; `queenright stop` ends it",
+            f"{slot.path} is not free: {decision.reason}", "`queenright status` names what is left"
         )
     acquire.write_contract(slot, spec)
     names = ", ".join(f"{group.name} ({', '.join(launch.role for launch in group.launches)})" for group in spec.groups)

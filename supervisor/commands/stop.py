@@ -24,17 +24,23 @@ class Stop:
 
     def run(self, args: argparse.Namespace) -> int:
         """Stop it. Raises NoEngineError, or QueenrightError when something cannot be ended."""
-        from supervisor import stopping
+        from supervisor import locks, stopping
 
         slot = slot_of(args)
-        slot.examine()
+        if locks.is_held(slot.warden_lock) is not True:  # what lives is stopped, whatever became of its directory
+            slot.examine()
         done = stopping.stop(slot, who=f"queenright stop (pid {os.getpid()}, user id {os.getuid()})")
         if args.json:
             import json
 
             print(json.dumps({"stopped": True, "how": done.how, "seconds": done.seconds, "members": done.members}))
             return 0
-        how = {"keeper": "", "warden": " (by the warden: its keeper did not answer)", "killed": " (killed)"}[done.how]
+        how = {
+            "keeper": "",
+            "warden": " (by the warden: its keeper did not answer)",
+            "killed": " (killed)",
+            "leftovers": " (what an engine without a warden had left)",
+        }[done.how]
         print(f"stopped in {done.seconds:.1f} s{how}")
         if done.members:
             print(f"  in use by: {', '.join(done.members)}")

@@ -20,16 +20,14 @@ from hypothesis import strategies as st
 
 from chaos import bench, bench_report, bench_rig, measuring
 from chaos.measuring import Figure
-from supervisor import cli, identity, locks
+from supervisor import cli, locks
 from supervisor.errors import UsageError
 from tests.engine.kit import Kit, make_kit
-from tests.support import ROOT, alive, wait_until
+from tests.leak_check import MARKER
+from tests.support import RAN, ROOT, Marker, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-MARKER = "LC_BENCH_TEST"
-"""In the environment of every process of a bench: locale variables are let through to an engine."""
 
 TIMES = st.floats(0.001, 10)
 PAIRS = st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=12)
@@ -259,15 +257,9 @@ def home() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="qb-", dir="/tmp"))
     try:
         yield path
-        wait_until(lambda: not marked(path), within=20, what="every process of the bench has ended")
+        Marker(os.environ[MARKER]).assert_no_process_left(within=20)
     finally:
-        for process in marked(path):
-            identity.signal_exact(process, signal.SIGKILL)
         shutil.rmtree(path, ignore_errors=True)
-
-
-def marked(home: Path) -> list[identity.Identity]:
-    return [one for one, value in identity.with_marker(MARKER) if value == str(home) and alive(one.pid)]
 
 
 def start(home: Path, kit: Kit, *words: str) -> subprocess.Popen[str]:
@@ -277,10 +269,12 @@ def start(home: Path, kit: Kit, *words: str) -> subprocess.Popen[str]:
         f'[groups.chat]\n[[groups.chat.launches]]\nrole = "chat"\nmodel = {json.dumps(str(kit.chat))}\n'
     )
     (home / "tmp").mkdir()
+    RAN.setdefault("proxies", set()).add(kit.proxy_title)
+    RAN.setdefault("servers", set()).add(kit.title)
     return subprocess.Popen(
         [sys.executable, "-m", "chaos.bench", "--config", str(config), *words],
         cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(home / "tmp"), MARKER: str(home), "QUEENRIGHT_SLOT": str(home / "users")},
+        env=os.environ | {"TMPDIR": str(home / "tmp"), "QUEENRIGHT_SLOT": str(home / "users")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -80,6 +80,13 @@ def do_ask(_: int, role: str, prompt: str, tokens: int = 8) -> dict[str, Any]:
     return {"status": response.status_code, "text": text, "body": response.text}
 
 
+def do_post(_: int, role: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Any request, and its answer."""
+    engine = _engines[-1]
+    response = engine.http.post(engine.base_url(role) + path, json={"model": role, **body})
+    return {"status": response.status_code, "answer": response.json()}
+
+
 def do_stream(number: int, role: str, prompt: str, tokens: int) -> dict[str, Any]:
     """A completion as it comes. Says `first` at its first token, and at the end what had come and what ended it."""
     from supervisor.transport import AnswerInterrupted

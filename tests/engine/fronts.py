@@ -37,7 +37,7 @@ class Front:
         self.stderr_path = place.home / f"{name}.stderr"
         with self.stderr_path.open("ab") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", str(HERE / "front.py")],
+                [*place.prefix, sys.executable, "-P", str(HERE / "front.py")],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

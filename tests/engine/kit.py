@@ -16,14 +16,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """What all tests of a session share: models, the fake's executable, a cache, and which proxy runs."""
+    """What all tests of a session share: models, a llama-server, a cache, and which proxy runs."""
 
     root: Path
     chat: Path
     embed: Path
-    server: Path
+    server: Path | None
+    """None is the one that is found without being named."""
     proxy: str
     """`built-in`, or the path of a llama-swap."""
+    cache: Path
+    title: str = "fake llama-server"
+    """The server's name in a run's summary."""
+    is_fake: bool = True
+    """Whether the server takes knobs."""
+
+    @property
+    def proxy_title(self) -> str:
+        """For a run's summary, as tests/proxy names it."""
+        return self.proxy if self.proxy == "built-in" else f"llama-swap ({self.proxy})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,7 @@ class Launch:
     knobs: Mapping[str, object] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     idle_ttl_s: int = 0
+    context: int | None = None
 
 
 def make_kit(root: Path) -> Kit:
@@ -45,7 +57,12 @@ def make_kit(root: Path) -> Kit:
     chat, embed = root / "chat.gguf", root / "embed.gguf"
     write_model(chat, "llama")
     write_model(embed, "bert")
-    return Kit(root, chat, embed, server, os.environ.get("QUEENRIGHT_LLAMA_SWAP") or "built-in")
+    return Kit(root, chat, embed, server, proxy(), root / "cache")
+
+
+def proxy() -> str:
+    """For `Kit.proxy`: the real llama-swap that the environment names, else the built-in one."""
+    return os.environ.get("QUEENRIGHT_LLAMA_SWAP") or "built-in"
 
 
 def write_model(path: Path, architecture: str) -> None:

@@ -11,8 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,23 +18,18 @@ from supervisor import control, identity, locks
 from supervisor.control import ControlError
 from supervisor.identity import Identity
 from supervisor.slot import Slot
-from tests.engine.fronts import HERE, PATIENCE, Front
+from tests import leak_check
+from tests.engine.fronts import PATIENCE, Front
 from tests.engine.kit import Kit, Launch
 from tests.engine.seen import Family
 from tests.engine.terminal import Running
-from tests.support import wait_until
+from tests.leak_check import MARKER
+from tests.support import RAN, Marker, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
-
-MARKER = "LC_ENGINE_TEST"
-"""Variable that marks every process of a test. The environment of warden and keeper is an allow-list, which lets
-locale variables through, so this one name reaches front ends, warden, keeper, proxies and servers alike."""
-
-LINGER = 2.0
-"""After a test's end nothing may be left for longer."""
 
 TRACEBACK = "Traceback (most recent call last)"
 
@@ -49,11 +42,15 @@ class Place:
         self.home = Path(tempfile.mkdtemp(prefix="qe-", dir="/tmp"))
         self.slot = Slot(self.home / "slot")
         self.config = self.home / "queenright.toml"
-        self.mark = uuid.uuid4().hex
+        self.marker = Marker()
         self.fronts: list[Front] = []
         self.running: list[Running] = []
         self.generations: set[str] = set()
         self.wardens: set[int] = set()
+        self.prefix: list[str] = []
+        """Words before the command of everything that is started here (`support.as_plain_user`)."""
+        RAN.setdefault("proxies", set()).add(kit.proxy_title)
+        RAN.setdefault("servers", set()).add(kit.title)
 
     def use_slot(self, path: Path) -> None:
         """Use another directory; before `configure`."""
@@ -72,20 +69,23 @@ class Place:
         every group, `engine` into the engine's section."""
         wanted = groups or {"chat": (Launch("chat"),), "embed": (Launch("embed", self.kit.embed),)}
         lines = ["[engine]", f"slot = {json.dumps(str(self.slot.path))}"]
-        facts: dict[str, object] = {"llama_swap": self.kit.proxy, "llama_server": str(self.kit.server)}
+        facts: dict[str, object] = {"llama_swap": self.kit.proxy, "llama_server": str(self.kit.server or "")}
         lines += [f"{key} = {json.dumps(value)}" for key, value in {**facts, **(engine or {})}.items() if value != ""]
         for name, launches in wanted.items():
             lines.append(f"[groups.{name}]")
             lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]
-            lines.append(f"environment = {{ {MARKER} = {json.dumps(self.mark)} }}")
             for launch in launches:
                 lines += [f"[[groups.{name}.launches]]", f"role = {json.dumps(launch.role)}"]
                 lines.append(f"model = {json.dumps(str(launch.model or self.kit.chat))}")
                 lines.append(f"arguments = {json.dumps(self._arguments(launch))}")
                 lines.append(f"idle_ttl_s = {launch.idle_ttl_s}")
+                if launch.context is not None:
+                    lines.append(f"context = {launch.context}")
         self.config.write_text("\n".join(lines) + "\n")
 
     def _arguments(self, launch: Launch) -> list[str]:
+        if not self.kit.is_fake:
+            return list(launch.arguments)
         knobs = {
             "spawn_file": self.home / f"{launch.role}.spawns",
             "receipts_file": self.home / f"{launch.role}.receipts",
@@ -100,8 +100,8 @@ class Place:
             "HOME": str(self.home),
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
-            "QUEENRIGHT_CACHE": str(self.kit.root / "cache"),
-            MARKER: self.mark,
+            "QUEENRIGHT_CACHE": str(self.kit.cache),
+            MARKER: self.marker.value,
         }
 
     # --- processes of the test --------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Place:
     def command(self, *words: str) -> list[str]:
         """The argv of a queenright command on this place's configuration."""
         place = ["--config", str(self.config)] if words[0] in ("run", "status", "stop", "logs") else []
-        return [str(Path(sys.executable).with_name("queenright")), *words[:1], *place, *words[1:]]
+        return [*self.prefix, str(Path(sys.executable).with_name("queenright")), *words[:1], *place, *words[1:]]
 
     def cli(self, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command to its end. No traceback may be in what it says."""
@@ -257,26 +257,17 @@ class Place:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def leaks(self, *, kill: bool = False) -> list[str]:
-        """What is left, found by another process (leaks.py)."""
-        question = {
+    def _question(self) -> dict[str, Any]:
+        return {
             "slot": str(self.slot.path),
-            "marker": f"{MARKER}={self.mark}",
+            "marker": f"{MARKER}={self.marker.value}",
             "generations": sorted(self.generations),
             "wardens": sorted(self.wardens),
-            "kill": kill,
         }
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(HERE / "leaks.py")],
-            input=json.dumps(question),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            env={},
-            check=True,
-        )
-        found: list[str] = json.loads(done.stdout)
-        return found
+
+    def leaks(self) -> list[str]:
+        """What is left, found by another process."""
+        return leak_check.ask(**self._question())
 
     def assert_gone(self) -> None:
         """End the front ends; nothing of the engine may be left, now and not only at the end of the test."""
@@ -284,16 +275,12 @@ class Place:
             front.end()
         self.assert_nothing_left()
 
-    def assert_nothing_left(self, *, within: float = LINGER) -> None:
+    def assert_nothing_left(self, *, within: float = leak_check.LINGER_S) -> None:
         """Fail, and kill it, if anything of the engine is still there after `within` seconds."""
-        deadline = time.monotonic() + within
-        while (found := self.leaks()) and time.monotonic() < deadline:
-            pass
-        if found:
-            words = self.slot_words()
-            while self.leaks(kill=True) and time.monotonic() < deadline + 10:
-                pass
-            raise AssertionError("left behind:\n" + "\n".join(found) + "\n" + words)
+        try:
+            leak_check.assert_nothing_left(within=within, **self._question())
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.slot_words()}") from None
 
     def close(self) -> None:
         """End the front ends; the engine must then end by itself, and nothing may be left."""

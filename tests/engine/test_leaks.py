@@ -7,10 +7,14 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.place import MARKER, Place
+from tests.leak_check import MARKER
+
+if TYPE_CHECKING:
+    from tests.engine.place import Place
 
 pytestmark = pytest.mark.process
 
@@ -29,7 +33,7 @@ def test_a_process_is_found_by(place: Place, way: str) -> None:
     place.slot.keeper_log.touch()
     code, words, environment = SPEAK_AND_WAIT, [], {}
     if way == "marker":
-        environment = {MARKER: place.mark}
+        environment = {MARKER: place.marker.value}
     elif way == "generation":
         environment = {"QUEENRIGHT_GENERATION": "a-generation"}
         place.generations.add("a-generation")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisor import looking, records
+from supervisor import budgets, looking, records
 from supervisor.commands.status import render
 from supervisor.errors import ExitCode
 from tests.engine.kit import Launch
@@ -52,7 +52,6 @@ def test_an_engine_starts_whatever_stands_in_its_records(place: Place) -> None:
         place.slot.prepare()
         damage(place.slot.contract_record, how)
         damage(place.slot.keeper_record, how)
-        damage(place.slot.warden_record, how)
         damage(place.slot.group_record("chat"), how)
         (place.slot.members / "garbage").write_bytes(b"\0")
         (place.slot.joining / "garbage").write_bytes(b"\0")
@@ -67,7 +66,7 @@ def test_an_engine_starts_whatever_stands_in_its_records(place: Place) -> None:
 def test_a_look_without_a_keeper_survives_whatever_stands_in_a_groups_record(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "LOOK_LIMIT", 0.05)  # the keeper does not answer, however long we wait
+    monkeypatch.setattr(budgets, "LOOK_LIMIT", 0.05)  # the keeper does not answer, however long we wait
     place.member()
     family = place.family()
     kill(family.keeper, signal.SIGSTOP)

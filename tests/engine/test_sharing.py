@@ -132,7 +132,7 @@ def test_commands_that_look_start_nothing(place: Place) -> None:
         (["status"], ExitCode.NO_ENGINE),
         (["status", "--json"], ExitCode.NO_ENGINE),
         (["stop"], ExitCode.NO_ENGINE),
-        (["logs"], ExitCode.OK),
+        (["logs"], ExitCode.NO_ENGINE),
         (["logs", "keeper"], ExitCode.USAGE),
         (["version"], ExitCode.OK),
         (["version", "--json"], ExitCode.OK),

@@ -199,7 +199,6 @@ def test_stop_never_signals_a_process_that_only_a_record_names(place: Place) -> 
         assert who is not None
         facts = {"pid": who.pid, "warden_pid": who.pid, "warden_ticks": who.ticks, "version": "0", "since": 0.0}
         records.write(place.slot.keeper_record, facts | {"control": str(place.slot.control_socket)}, version=1)
-        records.write(place.slot.warden_record, facts, version=1)
         Path(place.slot.warden_lock).write_text(str(who.pid))
         assert place.cli("stop").returncode == ExitCode.NO_ENGINE
         front = place.front()
@@ -208,3 +207,21 @@ def test_stop_never_signals_a_process_that_only_a_record_names(place: Place) -> 
         assert identity.liveness(who) is identity.Liveness.ALIVE
         assert not received.exists()
         bystander.stdin.close()  # type: ignore[union-attr]
+
+
+def test_whoever_only_holds_the_lock_is_never_signalled(place: Place) -> None:
+    """`flock warden.lock sleep 60` is no warden, whatever the kernel's table of locks says."""
+    place.slot.prepare()
+    code = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(place.slot.warden_lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as bystander:
+        assert bystander.stdout is not None
+        bystander.stdout.readline()
+        done = place.cli("stop")
+        assert done.returncode == ExitCode.ERROR
+        assert "no warden that could be found" in done.stderr
+        assert bystander.poll() is None
+        assert bystander.stdin is not None
+        bystander.stdin.close()
+    assert bystander.returncode == 0

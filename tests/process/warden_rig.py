@@ -20,8 +20,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tests.leak_check import MARKER
 from tests.process.warden_children import PYTHON
-from tests.support import MARKER_VARIABLE, ROOT, Marker, alive, wait_until
+from tests.support import ROOT, Marker, alive, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -159,6 +160,7 @@ class Rig:
         (self.slot / "logs").mkdir()
         self.log = self.slot / "warden.log"
         self.watched: set[int] = set()
+        self._last_words = ""
         self._keepers: list[Keeper] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.slot / "orders.sock"))
@@ -203,7 +205,7 @@ class Rig:
     @property
     def env(self) -> dict[str, str]:
         """For what is spawned."""
-        return {MARKER_VARIABLE: self.marker.value, "PATH": "/usr/bin:/bin"}
+        return {MARKER: self.marker.value, "PATH": "/usr/bin:/bin"}
 
     def order(self, gen: str, argv: Sequence[str], *, group: str = "", **facts: Any) -> dict[str, Any]:
         """A spawn command."""
@@ -253,6 +255,13 @@ class Rig:
 
     def close(self, *, within: float = PATIENCE_S) -> None:
         """End the warden if the test did not, and check that nothing is left `within` seconds later."""
+        try:
+            self._close(within)
+        finally:
+            self._last_words = self.log.read_text()
+            shutil.rmtree(self.slot, ignore_errors=True)
+
+    def _close(self, within: float) -> None:
         for keeper in self._keepers:
             keeper.close()
         self._listener.close()
@@ -273,7 +282,6 @@ class Rig:
         assert self._may_try_again or "trying again" not in self.log.read_text(), self.log.read_text()
         assert is_free(self.slot / "warden.lock")
         assert self.killed or not (self.slot / "control.sock").exists()
-        shutil.rmtree(self.slot)
 
     def __enter__(self) -> Self:
         return self
@@ -287,8 +295,8 @@ class Rig:
             if value is None:
                 raise
             value.add_note(f"and at the end: {error}")
-        if value is not None and self.log.exists():
-            value.add_note(f"the warden said: {self.log.read_text()}")
+        if value is not None:
+            value.add_note(f"the warden said: {self._last_words}")
 
 
 def is_free(lock: Path) -> bool:

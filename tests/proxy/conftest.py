@@ -29,12 +29,6 @@ def llama_swap() -> str:
     return os.environ.get(VARIABLE, "")
 
 
-def pytest_report_header() -> str:
-    """Say which proxies this run is about."""
-    real = llama_swap() or f"not run ({VARIABLE} names no binary)"
-    return f"proxy conformance: built-in: workers/proxy; llama-swap: {real}"
-
-
 KINDS = {"built-in": Kind("built-in", BUILT_IN_COMMAND, BUILT_IN)}
 if llama_swap():
     KINDS["llama-swap"] = Kind("llama-swap", (llama_swap(),), LLAMA_SWAP)
@@ -64,8 +58,3 @@ def built_in(tmp_path: Path) -> Iterator[Rig]:
         yield rig
     finally:
         rig.close()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say it at the end too: the header of a whole run is printed before this file is read."""
-    terminalreporter.write_line(pytest_report_header())

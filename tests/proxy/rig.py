@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tests.support import FAKE_LLAMA_SERVER, Marker, end, free_port, spawn, wait_until
+from tests.support import FAKE_LLAMA_SERVER, RAN, Marker, end, free_port, spawn, wait_until
 
 if TYPE_CHECKING:
     import subprocess
@@ -36,6 +36,11 @@ class Kind:
     name: str
     command: tuple[str, ...]
     traits: Traits
+
+    @property
+    def title(self) -> str:
+        """For the run's summary."""
+        return "built-in" if self.name == "built-in" else f"{self.name} ({self.command[0]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +242,7 @@ class Rig:
 
     def adopt(self, process: subprocess.Popen[bytes], port: int, log: Path = Path(os.devnull), key: str = "") -> Proxy:
         """Take over a started proxy and wait for its /health."""
+        RAN.setdefault("proxies", set()).add(self.kind.title)
         proxy = Proxy(self.kind, port, process, log, key)
         self.proxies.append(proxy)
 

@@ -187,6 +187,7 @@ def test_a_slot_that_cannot_be_known_is_an_error(text: str, tmp_path: Path) -> N
         locate_slot(tmp_path)
 
 
+@pytest.mark.process
 def test_finding_the_slot_needs_no_library_but_platformdirs() -> None:
     script = (
         "import sys; from supervisor.config_find import locate_slot; locate_slot();"

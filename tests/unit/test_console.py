@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisor import console
-from supervisor.console import BACKLOG, DRAIN, Console
+from supervisor.budgets import CONSOLE_DRAIN
+from supervisor.console import BACKLOG, Console
 from tests.support import wait_until
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def test_a_terminal_that_nobody_reads_never_blocks(terminal: int) -> None:
     assert not talking.is_alive()
     began = time.monotonic()
     spoken.drain()
-    assert DRAIN * 0.9 <= time.monotonic() - began < LIMIT, "the end does not wait for it for long either"
+    assert CONSOLE_DRAIN * 0.9 <= time.monotonic() - began < LIMIT, "the end does not wait for it for long either"
     os.set_blocking(terminal, False)
     read = 0
     while spoken._lines.unfinished_tasks:

@@ -384,6 +384,7 @@ def test_an_error_survives_pickling() -> None:
     assert (error.what, error.next_step, error.listening) == ("what", "next", True)
 
 
+@pytest.mark.process
 def test_the_client_imports_nothing_heavy() -> None:
     import subprocess
     import sys

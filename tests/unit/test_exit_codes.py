@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
+import pkgutil
 import re
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 
-from supervisor import errors
+import chaos
+import supervisor
+import workers
+from supervisor.cli import CORE, ENTRY_POINTS
 from supervisor.errors import ExitCode, QueenrightError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "exit-codes.md"
@@ -21,9 +26,15 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def classes() -> dict[str, type[QueenrightError]]:
-    """Every error there is, by name."""
-    found = dict(inspect.getmembers(errors, inspect.isclass))
-    return {name: kind for name, kind in found.items() if issubclass(kind, QueenrightError)}
+    """Every error that a module of ours defines, by name."""
+    for package in (supervisor, workers, chaos):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            import_module(module.name)
+    found: list[type[QueenrightError]] = [QueenrightError]
+    for kind in found:  # it grows meanwhile
+        found += kind.__subclasses__()
+    ours = ("supervisor.", "workers.", "chaos.")
+    return {kind.__name__: kind for kind in found if kind.__module__.startswith(ours)}
 
 
 def test_the_page_has_every_exit_code_with_its_number_and_a_meaning() -> None:
@@ -37,6 +48,11 @@ def test_every_error_has_the_exit_code_that_the_page_says() -> None:
         name: int(code) for code, names in rows("Which error means which") for name in re.findall(r"`(\w+)`", names)
     }
     assert page == {name: int(kind.exit_code) for name, kind in classes().items()}
+
+
+def test_the_page_has_every_command() -> None:
+    added = {point.name for point in entry_points(group=ENTRY_POINTS)}
+    assert {name.strip("`").split()[0] for name, _, _ in rows("Command by command")} == {*CORE, *added}
 
 
 def test_every_error_survives_pickling_and_tells_the_same_as_data() -> None:

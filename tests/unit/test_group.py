@@ -373,6 +373,43 @@ async def test_a_server_is_lost_once_however_often_it_is_said(bench: Bench) -> N
 
 
 @jumping
+async def test_a_server_that_dies_again_and_again_is_loaded_more_slowly(bench: Bench) -> None:
+    async with bench.alive():
+        await bench.lose("chat")
+        assert bench.state() is State.RUNNING  # the first time at once
+        for delay in budgets.RESTART_DELAYS[1:4]:
+            loads = len(bench.kind.loading)
+            await bench.lose("chat")
+            await bench.pass_time(delay * 0.9)
+            assert (bench.state(), len(bench.kind.loading)) == (State.DEGRADED, loads)
+            await bench.pass_time(delay * 0.2)
+            assert (bench.state(), len(bench.kind.loading)) == (State.RUNNING, loads + 1)
+        await bench.happen(bench.warden.die, bench.warden.last)
+        assert bench.state() is State.RUNNING  # and the group's own restart is not slower for it
+        assert len(bench.warden.spawned) == 2
+
+
+@jumping
+async def test_a_stranger_on_a_servers_port_is_never_taken_for_the_server(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He would get prompts and the clients' key."""
+    honest = ports.owned_by
+
+    def owned_by(port: int, pids: Any) -> ports.Ownership:
+        mine = bench.group.life
+        taken = mine is not None and port == mine.birth.ports["chat"]
+        return ports.Ownership(ports.Owner.FOREIGN) if taken else honest(port, pids)
+
+    monkeypatch.setattr(ports, "owned_by", owned_by)
+    async with bench.alive():
+        await bench.pass_time(60)
+        assert bench.state() is State.FAILED
+        assert State.RUNNING not in bench.heard
+        assert "(chat) was taken by another program" in bench.group.reason
+
+
+@jumping
 async def test_an_unload_is_no_loss(bench: Bench) -> None:
     async with bench.alive():
         assert bench.kind.report is not None

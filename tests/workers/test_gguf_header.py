@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.errors import ModelError
+from tests.support import ROOT, as_plain_user
 from workers.ggml_types import TYPE_SIZES
 from workers.gguf_cursor import KEPT_ELEMENTS, Skipped
 from workers.gguf_header import Header, read_header
@@ -204,9 +207,13 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     refused(Path("nul\0byte"))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.process
 def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "secret.gguf"
     path.write_bytes(b"GGUF")
     path.chmod(0)
-    assert "Permission denied" in refused(path)
+    code = "import sys; from workers.gguf_header import read_header; read_header(sys.argv[1])"
+    command = [*as_plain_user(), sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "ModelError" in done.stderr
+    assert "Permission denied" in done.stderr

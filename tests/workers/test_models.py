@@ -88,6 +88,7 @@ def test_paths_are_resolved_against_the_base(tmp_path: Path) -> None:
             models.resolve(bad, tmp_path)
 
 
+@pytest.mark.process
 def test_asking_for_a_model_imports_nothing_heavy() -> None:
     code = (
         "import sys; from workers import commands, models; models.locate('minilm-l6');"

@@ -14,12 +14,14 @@ import types
 import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support import RAN
 from workers import xllamacpp_server
 from workers.launcher import __file__ as launcher_file
 from workers.models import locate
@@ -142,6 +144,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_wheel
+@pytest.mark.process
 @pytest.mark.engine
 def test_help_names_the_flags_that_the_kind_looks_for() -> None:
     done = run("--help")
@@ -151,6 +154,7 @@ def test_help_names_the_flags_that_the_kind_looks_for() -> None:
 
 
 @needs_wheel
+@pytest.mark.process
 @pytest.mark.engine
 def test_version_is_llama_cpps() -> None:
     done = run("--version")
@@ -159,6 +163,7 @@ def test_version_is_llama_cpps() -> None:
 
 
 @needs_wheel
+@pytest.mark.process
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -179,6 +184,7 @@ def test_a_command_line_that_cannot_be_is_refused_in_llama_cpps_words(arguments:
 
 
 @needs_wheel
+@pytest.mark.process
 @pytest.mark.engine
 def test_its_variables_are_llama_servers() -> None:
     done = run(LLAMA_ARG_PORT="abc")
@@ -187,6 +193,7 @@ def test_its_variables_are_llama_servers() -> None:
 
 
 @needs_wheel
+@pytest.mark.process
 @pytest.mark.engine
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     done = run("--model", str(tmp_path / "gone.gguf"), "--port", "0")
@@ -196,6 +203,7 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
 
 
 @needs_wheel
+@pytest.mark.process
 @pytest.mark.engine
 def test_a_broken_model_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
@@ -253,6 +261,7 @@ class Server:
 
 @contextmanager
 def started(*arguments: str, **options: Any) -> Iterator[Server]:
+    RAN.setdefault("servers", set()).add(f"llama-server (xllamacpp {version('xllamacpp')})")
     process = subprocess.Popen(
         [*PROGRAM, "--host", "127.0.0.1", "--port", "0", "--threads", "2", *arguments],
         stdin=subprocess.DEVNULL,
@@ -285,6 +294,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @needs_wheel
 @needs_model
+@pytest.mark.process
 @pytest.mark.engine
 def test_it_serves_like_llama_server(server: Server) -> None:
     assert server.ask("/health") == (200, {"status": "ok"})
@@ -298,6 +308,7 @@ def test_it_serves_like_llama_server(server: Server) -> None:
 
 @needs_wheel
 @needs_model
+@pytest.mark.process
 @pytest.mark.engine
 @pytest.mark.parametrize("key", ["client", "generation"])
 def test_it_completes_and_embeds_for_either_key(server: Server, key: str) -> None:
@@ -312,6 +323,7 @@ def test_it_completes_and_embeds_for_either_key(server: Server, key: str) -> Non
 
 @needs_wheel
 @needs_model
+@pytest.mark.process
 @pytest.mark.engine
 @pytest.mark.parametrize("key", ["", "wrong"])
 def test_without_a_key_it_answers_nothing_but_health(server: Server, key: str) -> None:
@@ -321,6 +333,7 @@ def test_without_a_key_it_answers_nothing_but_health(server: Server, key: str) -
 
 @needs_wheel
 @needs_model
+@pytest.mark.process
 @pytest.mark.engine
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_stops_a_server_that_is_ready(number: signal.Signals) -> None:
@@ -331,6 +344,7 @@ def test_a_signal_stops_a_server_that_is_ready(number: signal.Signals) -> None:
 
 
 @needs_wheel
+@pytest.mark.process
 @pytest.mark.engine
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_ends_a_loading_server_at_once(tmp_path: Path, number: signal.Signals) -> None:
@@ -344,6 +358,7 @@ def test_a_signal_ends_a_loading_server_at_once(tmp_path: Path, number: signal.S
 
 @needs_wheel
 @needs_model
+@pytest.mark.process
 @pytest.mark.engine
 def test_an_open_request_does_not_hold_the_stop_up() -> None:
     """llama-server waits here until the client goes, which is not before the end of this test."""
@@ -361,6 +376,7 @@ def test_an_open_request_does_not_hold_the_stop_up() -> None:
 
 
 @needs_wheel
+@pytest.mark.process
 @pytest.mark.engine
 def test_it_holds_the_generations_lock_until_it_is_dead(tmp_path: Path) -> None:
     model, lock = tmp_path / "model.gguf", tmp_path / "generation.lock"
@@ -395,6 +411,7 @@ server.wait()
 
 @needs_wheel
 @needs_model
+@pytest.mark.process
 @pytest.mark.engine
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no death signal")
 def test_behind_the_launcher_it_dies_with_its_proxy() -> None:
@@ -425,6 +442,7 @@ def test_behind_the_launcher_it_dies_with_its_proxy() -> None:
 
 @needs_wheel
 @needs_model
+@pytest.mark.process
 @pytest.mark.engine
 def test_it_writes_no_file(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}

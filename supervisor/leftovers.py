@@ -1,0 +1,58 @@
+"""What an engine left behind whose warden is dead: found by marker and lock, and killed by exact identity.
+
+The kernel takes an engine with its warden, but what a server had forked itself lives on (docs/concepts.md,
+"Processes").
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from supervisor import budgets, identity, locks
+from supervisor.contract import GENERATION_VARIABLE
+
+if TYPE_CHECKING:
+    from supervisor.identity import Identity
+    from supervisor.slot import Slot
+
+
+def find(slot: Slot) -> list[Identity]:
+    """Processes that carry the marker of one of the slot's generations. Only means something while no warden lives."""
+    generations = {generation for _, generation in slot.generations()}
+    if not generations:
+        return []
+    marked = identity.with_marker(GENERATION_VARIABLE)
+    return [
+        found for found, value in marked if value in generations and identity.liveness(found) is identity.Liveness.ALIVE
+    ]
+
+
+def held(slot: Slot) -> list[str]:
+    """Generations, as `group.generation`, whose lock is held, or of which that cannot be told."""
+    return [
+        f"{group}.{generation}"
+        for group, generation in slot.generations()
+        if locks.is_held(slot.generation_lock(group, generation)) is not False
+    ]
+
+
+def clear(slot: Slot) -> int:
+    """Kill them, until two looks in a row find nothing and no lock is held; how many were killed. Bounded by
+    SWEEP_LIMIT: `held` and `find` tell what could not be killed."""
+    killed: set[Identity] = set()
+    deadline, clean = time.monotonic() + budgets.SWEEP_LIMIT, 0
+    while clean < 2 and time.monotonic() < deadline:
+        left = find(slot)
+        for one in left:
+            identity.signal_exact(one, signal.SIGKILL)
+        killed.update(left)
+        clean = 0 if left or held(slot) else clean + 1
+        time.sleep(0 if clean else budgets.READY_POLL)  # noqa: TID251 - another's child has no event for us
+    if clean:
+        for group, generation in slot.generations():
+            with suppress(OSError):
+                slot.generation_lock(group, generation).unlink()
+    return len(killed)
