@@ -69,7 +69,7 @@ def test_a_sweep_without_descriptors_is_taken_up_when_there_are_some() -> None:
         assert keeper.rows["a"]["state"] == "sweeping"
         (rig.slot / "fail").unlink()
         keeper.until_gone("a")
-        assert state_of(daemon) == ""
+        wait_until(lambda: state_of(daemon) == "")
 
 
 FAILING_LOOKS = """
@@ -201,7 +201,7 @@ warden.stat_of, warden.mark_of = stuck_stat, stuck_mark
         assert alive(stuck)
         (rig.slot / "stuck").unlink()
         keeper.until_gone("a")
-        assert state_of(stuck) == ""
+        wait_until(lambda: state_of(stuck) == "")
 
 
 def test_what_dies_while_it_is_looked_at_has_left_a_child_that_is_not_missed() -> None:
