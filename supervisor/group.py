@@ -50,7 +50,7 @@ class Group:
     def __init__(self, spec: GroupSpec, slot: Slot, kind: Kind, procs: Procs, changed: Callable[[], None]) -> None:
         self.spec, self.slot, self.kind, self.procs, self.changed = spec, slot, kind, procs, changed
         self.state = State.DOWN
-        self.reason = "not started"
+        self.reason = ""
         self.since = time.time()
         self.history = restart.History()
         self._losses = restart.History(ever_ready=True)

@@ -103,7 +103,8 @@ class Keeper:
         self.change.set()
         self.change = trio.Event()
         for name, group in self.tree.groups.items() if self.tree else ():
-            if self._seen.get(name) != (group.state, group.reason):
+            before = self._seen.get(name, (State.DOWN, ""))  # that it was down before it was started is no news
+            if before != (group.state, group.reason):
                 self._seen[name] = (group.state, group.reason)
                 reason = f": {group.reason}" if group.reason else ""
                 self.console.say(f"{name}: {group.state.value}{reason}")
@@ -182,14 +183,14 @@ class Keeper:
 
     async def _obey_signals(self) -> None:
         async for number in self.procs.signals:
-            self.begin_stop(f"signal {number}", now=self._warden_signalled)
+            self.begin_stop(signal.Signals(number).name, now=self._warden_signalled)
             self._warden_signalled = True
 
     async def _obey_own_signals(self) -> None:
         """SIGTERM to the keeper itself means stop, as to the warden: only what cannot be caught is a crash."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as numbers:
             async for number in numbers:
-                self.begin_stop(f"signal {number} to the keeper")
+                self.begin_stop(f"{signal.Signals(number).name} to the keeper")
 
     async def _watch_members(self) -> None:
         """The last one out stops the engine. The step is taken under build.lock after counting again, so the last

@@ -34,7 +34,7 @@ def test_run_says_what_it_keeps_and_ctrl_c_stops_it(place: Place) -> None:
         run.type(CTRL_C)
         assert run.wait() == ExitCode.OK
         deaths.wait(within=1.0)
-    assert "stopped (signal 2): chat, embed in " in run.said()
+    assert "stopped (SIGINT): chat, embed in " in run.said()
     assert "everything is gone" in run.said()
 
 
@@ -58,7 +58,7 @@ def test_sigterm_stops_run(place: Place) -> None:
         run.process.send_signal(signal.SIGTERM)
         assert run.wait() == ExitCode.OK
         deaths.wait(within=1.0)
-    assert "stopped (signal 15)" in run.said()
+    assert "stopped (SIGTERM)" in run.said()
 
 
 def test_closing_the_terminal_stops_run(place: Place) -> None:
