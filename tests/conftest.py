@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -61,3 +62,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what stood behind the tests: a run without a real llama-swap or llama-server proves less."""
     for what, which in sorted(RAN.items()):
         terminalreporter.write_line(f"{what} that ran: {', '.join(sorted(which))}")
+
+
+def pytest_sessionstart() -> None:
+    """Under nohup, or in the background of a script, some signals are ignored, and what a test starts would inherit that:
+    a run that is to end by a hang-up would not. Tests mean signals as a user's shell has them."""
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
