@@ -44,14 +44,15 @@ def clear(slot: Slot) -> int:
     SWEEP_LIMIT: `held` and `find` tell what could not be killed."""
     killed: set[Identity] = set()
     deadline, clean = time.monotonic() + budgets.SWEEP_LIMIT, 0
-    while clean < 2 and time.monotonic() < deadline:
+    # A new warden's generations are no leftovers: once there is one, nothing more is touched.
+    while clean < 2 and time.monotonic() < deadline and locks.is_held(slot.warden_lock) is False:
         left = find(slot)
         for one in left:
             identity.signal_exact(one, signal.SIGKILL)
         killed.update(left)
         clean = 0 if left or held(slot) else clean + 1
         time.sleep(0 if clean else budgets.READY_POLL)  # noqa: TID251 - another's child has no event for us
-    if clean:
+    if clean >= 2:
         for group, generation in slot.generations():
             with suppress(OSError):
                 slot.generation_lock(group, generation).unlink()
