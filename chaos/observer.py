@@ -84,7 +84,7 @@ def wait_until(what: str, seen: Callable[[], T | None], limit_s: float) -> T:
 def listening_ports(process: Identity) -> list[int]:
     """TCP ports of IPv4 that the process listens on, by the inodes of its sockets (proc_pid_net(5))."""
     try:
-        entries = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{process.pid}/fd")]
+        entries = [os.readlink(f"/proc/{process.pid}/fd/{name}") for name in os.listdir(f"/proc/{process.pid}/fd")]
         with open(f"/proc/{process.pid}/net/tcp", encoding="ascii") as table:
             rows = [line.split() for line in table][1:]
     except OSError:

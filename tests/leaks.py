@@ -98,7 +98,7 @@ def why_ours(pid: int, line: list[int], question: dict[str, Any]) -> str:
     if question.get("children") and os.getppid() in line[1:]:
         return "descent"
     try:
-        opened = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")] if slot else []
+        opened = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")] if slot else []
     except OSError:
         opened = []
     return "open file" if any(path.startswith(slot + "/") for path in opened) else ""
