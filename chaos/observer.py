@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from supervisor import identity, locks, membership
@@ -81,10 +82,20 @@ def wait_until(what: str, seen: Callable[[], T | None], limit_s: float) -> T:
     return found
 
 
+def open_files(pid: int) -> list[str]:
+    """What its descriptors point to. One that is closed meanwhile (the listing's own, for us) says nothing of the rest."""
+    found = []
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
+
+
 def listening_ports(process: Identity) -> list[int]:
     """TCP ports of IPv4 that the process listens on, by the inodes of its sockets (proc_pid_net(5))."""
+    entries = open_files(process.pid)
     try:
-        entries = [os.readlink(f"/proc/{process.pid}/fd/{name}") for name in os.listdir(f"/proc/{process.pid}/fd")]
         with open(f"/proc/{process.pid}/net/tcp", encoding="ascii") as table:
             rows = [line.split() for line in table][1:]
     except OSError:

@@ -63,6 +63,16 @@ def held_locks(folder: str) -> list[str]:
     return found
 
 
+def open_files(pid: int) -> list[str]:
+    """What its descriptors point to; one that is closed meanwhile says nothing of the rest."""
+    found = []
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
+
+
 def processes() -> dict[int, Process]:
     """Every process that is no zombie, by pid."""
     found = {}
@@ -97,11 +107,7 @@ def why_ours(pid: int, line: list[int], question: dict[str, Any]) -> str:
         return "descent"
     if question.get("children") and os.getppid() in line[1:]:
         return "descent"
-    try:
-        opened = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")] if slot else []
-    except OSError:
-        opened = []
-    return "open file" if any(path.startswith(slot + "/") for path in opened) else ""
+    return "open file" if slot and any(path.startswith(slot + "/") for path in open_files(pid)) else ""
 
 
 def look(question: dict[str, Any]) -> list[str]:
