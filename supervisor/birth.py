@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import secrets
 from typing import TYPE_CHECKING
 
 import trio
+from attrs import evolve
 
 from supervisor import identity, ports, records
 from supervisor.kinds import Birth, Kind
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class Life:
-    """A generation while it lives. `log_start` is where its part of the log begins; `exited`: its leader is dead."""
+    """A generation while it lives. `log_start` is where its part of the log begins; `mark` tells what it was started
+    as (`mark_of`); `exited`: its leader is dead."""
 
-    def __init__(self, birth: Birth, pid: int, log_start: int) -> None:
-        self.birth, self.pid, self.log_start = birth, pid, log_start
+    def __init__(self, birth: Birth, pid: int, log_start: int, mark: str) -> None:
+        self.birth, self.pid, self.log_start, self.mark = birth, pid, log_start, mark
         self.exited = trio.Event()
 
     @property
@@ -60,6 +63,12 @@ def known_birth(spec: GroupSpec, slot: Slot, generation: str, chosen: Mapping[st
         records.write_text_private(key_path, client_key + "\n")
     config = slot.generation_config(spec.name, generation)
     return Birth(generation, chosen, config, client_key, generation_key(client_key, generation), warden_pid)
+
+
+def mark_of(spec: GroupSpec) -> str:
+    """Short, and the same for two specs exactly where one generation could be of both (`GroupSpec.runs_as`)."""
+    bounds = evolve(spec, grace_s=0.0, start_limit_s=0.0)
+    return hashlib.sha256(json.dumps(records.unstructure(bounds), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def generation_key(client_key: str, generation: str) -> str:

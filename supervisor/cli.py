@@ -39,6 +39,11 @@ CORE = {
     "status": "what runs, since when, and who uses it",
     "stop": "stop the engine, whoever uses it",
     "logs": "the logs of a group, also of a dead one",
+    "apply": "make the running engine what the configuration says now; restarts only what changed",
+    "retry": "try a group again that was given up",
+    "hold": "stop the engine and keep it down, until `queenright release`",
+    "release": "end a hold: the engine may run again",
+    "restart-keeper": "replace the keeper, as after an upgrade; the engine goes on serving",
     "init": "write a commented queenright.toml",
     "version": "print the version",
 }
@@ -121,7 +126,7 @@ def _find(name: str) -> Command:
     if name in CORE:
         from importlib import import_module
 
-        command: Command = import_module(f"supervisor.commands.{name}").COMMAND
+        command: Command = import_module(f"supervisor.commands.{name.replace('-', '_')}").COMMAND
         return command
     added = _added()
     if name in added:

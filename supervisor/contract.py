@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from supervisor import budgets
 
@@ -73,6 +73,10 @@ class GroupSpec:
     grace_s: float = budgets.GROUP_GRACE
     start_limit_s: float = budgets.START_LIMIT
 
+    def runs_as(self, other: GroupSpec) -> bool:
+        """Whether a generation of the one could as well be one of the other: what only bounds waiting is no difference."""
+        return evolve(self, grace_s=other.grace_s, start_limit_s=other.start_limit_s) == other
+
 
 @frozen
 class EngineSpec:
@@ -81,6 +85,8 @@ class EngineSpec:
     groups: tuple[GroupSpec, ...]
     lifetime: Lifetime = Lifetime.MEMBERS
     keep_warm: bool = False
+    root: str = ""
+    """Directory of the configuration that asks for it; `keep_warm` is that directory's wish, and only it takes it back."""
 
     @property
     def pairs(self) -> frozenset[tuple[str, str]]:

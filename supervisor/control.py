@@ -12,10 +12,11 @@ import math
 import socket
 import struct
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from supervisor import budgets
-from supervisor.errors import QueenrightError
+from supervisor.errors import ExitCode, QueenrightError
 from supervisor.slot import Slot, connectable
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def converse(
     deadline = began + min(first, limit)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
-            connection.settimeout(max(0.001, limit))
+            connection.settimeout(None if limit == math.inf else max(0.001, limit))
             with connectable(slot.control_socket) as path:
                 connection.connect(path)
             connection.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
@@ -77,7 +78,7 @@ def converse(
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise TimeoutError  # also where there always is something more to read
-                connection.settimeout(left)
+                connection.settimeout(None if left == math.inf else left)
                 data = connection.recv(65536)
             except TimeoutError as error:
                 raise ControlError(f"the keeper of {slot.path} did not answer in time", listening=True) from error
@@ -97,5 +98,8 @@ def _checked(slot: Slot, line: bytes) -> dict[str, Any]:
     except (ValueError, TypeError) as error:
         raise ControlError(f"what answers on {slot.control_socket} is not a keeper's", listening=True) from error
     if "error" in answer:
-        raise ControlError(answer["error"], answer.get("next_step", ""), listening=True)
+        refusal = ControlError(answer["error"], answer.get("next_step", ""), listening=True)
+        with suppress(ValueError, TypeError):
+            refusal.exit_code = ExitCode(answer.get("exit_code", refusal.exit_code))
+        raise refusal
     return answer

@@ -12,9 +12,10 @@ import trio
 
 from supervisor import budgets
 from supervisor.control import MAX_LINE, PEER_CREDENTIALS
+from supervisor.errors import QueenrightError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
 
 CONTROL_FD = 4
 
@@ -24,11 +25,20 @@ class Served(Protocol):
 
     change: trio.Event
 
+    @property
+    def acts(self) -> Mapping[str, object]:
+        """Questions that `act` takes."""
+
     def snapshot(self) -> dict[str, Any]: ...
 
     def is_settled(self, groups: list[str]) -> bool: ...
 
-    async def stop(self, why: str) -> None: ...
+    @property
+    def is_at_rest(self) -> bool: ...
+
+    def begin_stop(self, why: str) -> None: ...
+
+    def act(self, op: str, question: dict[str, Any]) -> None: ...
 
 
 async def serve(served: Served, descriptor: int = CONTROL_FD) -> None:
@@ -63,7 +73,7 @@ async def _converse(stream: trio.SocketStream, served: Served) -> None:
         return
     answers = _understand(served, line)
     if answers is None:
-        known = ", ".join(sorted(COMMANDS))
+        known = ", ".join(sorted([*COMMANDS, *served.acts]))
         await _send(stream, {"error": "not a question of this protocol", "next_step": f"known: {known}"})
         return
     async with aclosing(answers), trio.open_nursery() as nursery:
@@ -80,7 +90,7 @@ def _understand(served: Served, line: bytes) -> AsyncGenerator[dict[str, Any], N
         groups = question.setdefault("groups", [])
         if not all(isinstance(name, str) for name in groups):
             return None
-        return COMMANDS[question["op"]](served, question)
+        return (_act if question["op"] in served.acts else COMMANDS[question["op"]])(served, question)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -115,15 +125,32 @@ async def _wait(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict
     yield served.snapshot()
 
 
+async def _rest(served: Served, _: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    """One snapshot, as soon as nothing of the engine runs."""
+    while not served.is_at_rest:
+        await served.change.wait()
+    yield served.snapshot()
+
+
 async def _stop(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
     """Snapshots while it stops; the end of the connection is the end of the keeper."""
     who = str(question.get("who", "an unnamed caller"))[:200]
     yield served.snapshot()
-    await served.stop(f"asked by {who}")
+    served.begin_stop(f"asked by {who}")
     while True:
         change = served.change
         yield served.snapshot()
         await change.wait()
 
 
-COMMANDS = {"status": _status, "follow": _follow, "wait": _wait, "stop": _stop}
+async def _act(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    """Have the keeper do it: a snapshot once it is noted and begun, or why it is not."""
+    try:
+        served.act(question["op"], question)
+    except QueenrightError as error:
+        yield error.as_dict() | {"error": error.what}
+        return
+    yield served.snapshot()
+
+
+COMMANDS = {"status": _status, "follow": _follow, "wait": _wait, "rest": _rest, "stop": _stop}

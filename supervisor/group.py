@@ -14,12 +14,13 @@ import os
 import signal
 import time
 from contextlib import suppress
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
 from supervisor import budgets, environment, identity, lifecycle, logfiles, ports, records, restart
-from supervisor.birth import Life, known_birth, new_birth
+from supervisor.birth import Life, known_birth, mark_of, new_birth
 from supervisor.contract import Exit, GroupSpec, State
 from supervisor.errors import EngineStartError, QueenrightError
 from supervisor.kinds import Kind, ServerState
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
 
 OF_THE_LIVING = frozenset({Event.READY, Event.NOT_READY, Event.SERVER_LOST})
 """What only a generation that is meant to live can tell."""
+
+
+class After(StrEnum):
+    """What a group was told to stop for."""
+
+    START = "start again"
+    HOLD = "stay down until released"
+    RETIRE = "be no more"
 
 
 class Happening(NamedTuple):
@@ -61,6 +70,13 @@ class Group:
         self._ended = Exit(1, 0)
         self._blame = ""
         self._last_ports: dict[str, int] = {}
+        self.retired = trio.Event()
+        """Set once it has stopped for good."""
+        self._after: After | None = None
+        self._stop_was_seen = False
+        """Whether the stop that `_after` is about has been handled: what came before it means nothing for it."""
+        self._is_held = False
+        self._next: tuple[GroupSpec, Kind] | None = None
         self._attempt: set[trio.CancelScope] = set()
         self._in_birth = False
         self._publishing = trio.CapacityLimiter(1)
@@ -73,11 +89,11 @@ class Group:
         """Live. `row` is a generation that the warden already has of this group; without one it is started if it is
         `wanted`, unless an earlier keeper gave it up. Ends only by cancellation."""
         async with trio.open_nursery() as self._nursery:
-            note = self.procs.notes.get(self._note_key) or {}
+            note = self.procs.notes.get(self.note_key) or {}
             self.history = records.structure(note["history"], restart.History) if "history" in note else self.history
             self._last_ports = dict(note.get("ports", {}))
             if row is not None:
-                self._take_up(row)
+                self._take_up(row, wanted)
             elif note.get("failed"):  # what was given up stays so over a keeper's death
                 self.state, self.reason = State.FAILED, note["failed"]
             elif wanted:
@@ -101,6 +117,9 @@ class Group:
             self.since = time.time()
         if self.state not in (State.STOPPING, State.DOWN) and happening.event is not Event.STOP:
             self._publish()  # in those, the record is about to be removed
+        self._stop_was_seen |= happening.event is Event.STOP
+        if self._after is not None and self._stop_was_seen and self.state in lifecycle.AT_REST:
+            self._go_on()
         self.changed()
 
     def _is_stale(self, happening: Happening) -> bool:
@@ -147,6 +166,83 @@ class Group:
         if self.life is not None:
             log = self.slot.group_log(self.spec.name)
             self.log_tail = logfiles.tail(log, lines=20, since=self.life.log_start) or self.log_tail
+
+    # --- stopped for a purpose --------------------------------------------------------------------------------------
+
+    def reshape(self, spec: GroupSpec, kind: Kind, why: str) -> None:
+        """Be what `spec` says: by a stop and a start, or at once where no process would notice. A held one stays held."""
+        if self._after is None and spec.runs_as(self.spec):
+            self.spec = spec
+            return
+        self._next = spec, kind
+        self._stop_for(After.HOLD if self._is_held else After.START, why)
+
+    def hold(self, why: str) -> None:
+        """Stop, and stay down until `release`."""
+        self._is_held = True
+        self._stop_for(After.HOLD, why)
+
+    def release(self) -> None:
+        """The hold is over: start again."""
+        self._is_held = False
+        if self._after is After.HOLD:
+            self._after = After.START
+        elif self.state is State.HELD:
+            self.post(Event.RELEASE)
+            self.post(Event.WANTED)
+
+    def retry(self) -> bool:
+        """Start again what was given up; False where it was not."""
+        given_up = self.state is State.FAILED
+        if given_up:
+            self._handle(Happening(Event.WANTED))
+        return given_up
+
+    def retire(self, why: str) -> None:
+        """Stop for good: nobody wants the group any more. `retired` says when."""
+        self._stop_for(After.RETIRE, why)
+
+    def stop(self, why: str) -> None:
+        """Stop with the whole engine; whatever it was to do afterwards is off."""
+        self._after = None
+        self.post(Event.STOP, reason=why)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it will not come up by being waited for any longer."""
+        return not self._is_in_between and self.state in lifecycle.SETTLED
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing of it runs, or nothing that can be helped, and nothing is about to."""
+        return not self._is_in_between and self.state in lifecycle.AT_REST
+
+    @property
+    def _is_in_between(self) -> bool:
+        """Whether it is being stopped for something that is still to come."""
+        return self._after is not None and not (self._after is After.RETIRE and self._stop_was_seen)
+
+    def _stop_for(self, after: After, why: str) -> None:
+        self._after, self._stop_was_seen = after, False
+        self.post(Event.STOP, reason=why)
+
+    def _go_on(self) -> None:
+        """It is at rest: what it was stopped for. In the same step, so that nobody finds it in between."""
+        if self._after is After.RETIRE and self.life is not None:
+            return  # it cannot be killed: shown for as long as it lives
+        after, self._after = self._after, None
+        if self._next is not None:
+            (self.spec, self.kind), self._next = self._next, None
+            self.servers = {}
+        match after:
+            case After.START:
+                self._handle(Happening(Event.WANTED))
+            case After.HOLD:
+                self._handle(Happening(Event.HOLD))
+            case After.RETIRE:
+                self.retired.set()
+            case _:
+                pass
 
     def end_now(self) -> None:
         """Kill what runs, at once."""
@@ -237,7 +333,7 @@ class Group:
                 env={**environment.clean(os.environ), **command.environment},
                 lock=self.slot.generation_lock(self.spec.name, birth.generation),
                 log=log,
-                note={"ports": dict(birth.ports), "log_start": started_at, "ready": False},
+                note={"ports": dict(birth.ports), "log_start": started_at, "ready": False, "spec": mark_of(self.spec)},
             )
         except (QueenrightError, OSError) as error:
             self._ended, self._blame = Exit(1, 127), str(error).partition("\n")[0]
@@ -247,7 +343,7 @@ class Group:
             self.post(Event.GONE)
             return
         self._in_birth = False
-        self.life = Life(birth, spawned.pid, started_at)
+        self.life = Life(birth, spawned.pid, started_at, mark_of(self.spec))
         self._start_soon(self._listen, self.life, news)
         if self.state is State.STOPPING:  # the stop came while the warden forked
             self._start_soon(self._end, self.life)
@@ -371,11 +467,11 @@ class Group:
 
     # --- adoption ---------------------------------------------------------------------------------------------------
 
-    def _take_up(self, row: Row) -> None:
+    def _take_up(self, row: Row, wanted: bool) -> None:
         """Take up what an earlier keeper started: same processes, same ports, same keys."""
         note = row.note or {}
         birth = known_birth(self.spec, self.slot, row.gen, dict(note["ports"]), self.procs.hello.pid)
-        life = Life(birth, row.pid, int(note["log_start"]))
+        life = Life(birth, row.pid, int(note["log_start"]), str(note["spec"]))
         self.life, self._ended = life, row.exit
         self.state = State.REBUILDING if self.history.ever_ready else State.STARTING
         self.reason = "taken up by a new keeper"
@@ -387,7 +483,11 @@ class Group:
             self.post(Event.GONE, row.gen)
             return
         self._start_soon(self._listen, life, self.procs.follow(row.gen))
-        if row.state == "running":
+        if wanted and life.mark != mark_of(
+            self.spec
+        ):  # the contract was changed, and its keeper died before it was carried out
+            self._stop_for(After.START, "its configuration changed")
+        elif row.state == "running":
             ready = bool(note.get("ready"))
             self.state = State.RUNNING if ready else self.state
             # One that was ready is proven, not loaded: a server that its idle time unloaded stays unloaded, and one
@@ -397,18 +497,23 @@ class Group:
     # --- records ----------------------------------------------------------------------------------------------------
 
     @property
-    def _note_key(self) -> str:
+    def note_key(self) -> str:
         return f"group:{self.spec.name}"
 
     def _write_note(self) -> None:
         """To the warden, for the next keeper."""
         history = records.unstructure(self.history)
         failed = self.reason if self.state is State.FAILED else ""
-        self.procs.note_slot(self._note_key, {"history": history, "ports": self._last_ports, "failed": failed})
+        self.procs.note_slot(self.note_key, {"history": history, "ports": self._last_ports, "failed": failed})
         if self.life is not None:
             ready = self.state in (State.RUNNING, State.DEGRADED)
             birth = self.life.birth
-            note = {"ports": dict(birth.ports), "log_start": self.life.log_start, "ready": ready}
+            note = {
+                "ports": dict(birth.ports),
+                "log_start": self.life.log_start,
+                "ready": ready,
+                "spec": self.life.mark,
+            }
             self.procs.note_generation(birth.generation, note)
 
     def _publish(self) -> None:
@@ -449,6 +554,7 @@ class Group:
         return {
             "name": self.spec.name,
             "state": self.state.value,
+            "settled": self.is_settled,
             "reason": self.reason,
             "since": self.since,
             "generation": life.birth.generation if life else None,

@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from supervisor import budgets, journal, kinds, locks, logfiles, membership, records
+from supervisor import acts, budgets, holding, journal, kinds, locks, logfiles, membership, records
 from supervisor._version import __version__
 from supervisor.console import Console
 from supervisor.contract import EngineSpec, Lifetime, State
@@ -35,6 +35,8 @@ FILES = 65536
 class Keeper:
     """The state of one slot while this process keeps it."""
 
+    acts = acts.ACTS
+
     def __init__(self, slot: Slot, console: Console) -> None:
         self.slot, self.console = slot, console
         self.procs = Procs()
@@ -42,6 +44,9 @@ class Keeper:
         self.spec: EngineSpec | None = None
         self.tree: Tree | None = None
         self.stopping = ""
+        self.held = ""
+        self.warm: set[str] = set()
+        """Configurations that want the engine to outlive its members."""
         self.mark = self._slot_mark()
         self._warden_signalled = False
         self.change = trio.Event()
@@ -59,6 +64,8 @@ class Keeper:
             "state": self.state.value,
             "reason": self.stopping or next((g["reason"] for g in self._groups() if g["reason"]), ""),
             "lifetime": self.spec.lifetime.value if self.spec else None,
+            "held": self.held or None,
+            "warm": sorted(self.warm),
             "keeper": {"pid": os.getpid(), "version": __version__, "since": self.since},
             "warden": {"pid": hello.pid, "ticks": hello.ticks, "keeper_crashes": hello.crashes},
             "groups": self._groups(),
@@ -87,14 +94,19 @@ class Keeper:
         """Whether a caller who waits for these groups has waited enough."""
         return bool(self.stopping) or (self.tree is not None and self.tree.is_settled(groups))
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing of the engine runs any more."""
+        return self.tree is not None and self.tree.is_at_rest
+
     async def changed(self) -> None:
         """Wait for the next change."""
         await self.change.wait()
 
-    async def stop(self, why: str) -> None:
-        """Begin to stop; the end of this process says that it is done."""
-        self.begin_stop(why)
-        await trio.lowlevel.checkpoint()
+    def act(self, op: str, question: dict[str, Any]) -> None:
+        """Do what the control socket asks for. Raises QueenrightError for what cannot be done; nothing is changed then."""
+        self.acts[op](self, question)
+        self.tell()
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -121,6 +133,10 @@ class Keeper:
         elif now and self.tree is not None:
             self.tree.kill()
 
+    def leave(self) -> None:
+        """Make room for the next keeper; the engine goes on."""
+        self._stop_asked.set()
+
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -131,21 +147,24 @@ class Keeper:
             nursery.start_soon(self._obey_signals)
             nursery.start_soon(self._obey_own_signals)
             nursery.start_soon(self._watch_slot)
-            hold = await locks.acquire_async(self.slot.keeper_lock, timeout=budgets.HANDOFF_WAIT)
+            lock = await locks.acquire_async(self.slot.keeper_lock, timeout=budgets.HANDOFF_WAIT)
             records.clear_temporaries(self.slot.path)
             records.clear_temporaries(self.slot.groups)
             self._clear_unborn()
             self.spec = await self._contract()
-            self.tree = Tree(self.spec, self.slot, kinds.find, self.procs, self.tell)
+            self.warm = set(self.procs.notes.get("warm") or [])
+            self.held = hold.describe() if (hold := holding.find(self.slot)) else ""
+            self.tree = Tree(self.spec, self.slot, kinds.find, self.procs, tell=self.tell, changed=self.changed)
             if self.procs.notes.get("intent"):
                 self.begin_stop(self.procs.notes["intent"]["stop"])
-            nursery.start_soon(self.tree.run, self.stopping)
+            nursery.start_soon(self.tree.run, self.stopping, self.held)
             nursery.start_soon(self._watch_members)
             nursery.start_soon(self._cap_logs)
             await trio.to_thread.run_sync(self._write_record)
             await self._stop_asked.wait()
-            await self._tear_down()
-            hold.release()
+            if self.stopping:
+                await self._tear_down()
+            lock.release()
             nursery.cancel_scope.cancel()
 
     async def _contract(self) -> EngineSpec:
@@ -157,6 +176,8 @@ class Keeper:
         if spec is None:
             raise RecordError(f"{path} is not there, so nothing says what to run")
         self.procs.note_slot("contract", records.unstructure(spec))
+        if spec.keep_warm:
+            self.procs.note_slot("warm", [spec.root])
         return spec
 
     def _clear_unborn(self) -> None:
@@ -195,10 +216,10 @@ class Keeper:
     async def _watch_members(self) -> None:
         """The last one out stops the engine. The step is taken under build.lock after counting again, so the last
         one out cannot race the next one in; the lock is only tried, so the control socket goes on answering."""
-        while self.spec is not None and self.spec.lifetime is Lifetime.MEMBERS and not self.spec.keep_warm:
-            if self._is_unused() and (hold := self._try_build_lock()) is not None:
+        while self.spec is not None and self.spec.lifetime is Lifetime.MEMBERS:
+            if not self.warm and self._is_unused() and (hold := self._try_build_lock()) is not None:
                 with hold:
-                    if self._is_unused():
+                    if not self.warm and self._is_unused():
                         self.begin_stop("the last member left")
                         return
             await trio.sleep(budgets.MEMBER_POLL)
@@ -245,7 +266,7 @@ class Keeper:
         """Stop everything, leave nothing of ours behind, and have the warden leave after us."""
         assert self.tree is not None  # noqa: S101 - there is one before anything can ask to stop
         began = time.monotonic()
-        clean = await self.tree.stop(self.stopping, self.changed)
+        clean = await self.tree.stop(self.stopping)
         took = f"{time.monotonic() - began:.1f} s"
         outcome = "everything is gone" if clean else "something could not be killed; see the groups"
         names = ", ".join(self.tree.groups)

@@ -191,6 +191,13 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
 }
 
 
+AT_REST: Final = frozenset({State.DOWN, State.FAILED, State.HELD})
+"""A group in one of these has nothing running, or nothing that can be helped."""
+
+SETTLED: Final = frozenset({State.RUNNING, State.FAILED, State.HELD, State.STOPPING})
+"""A group in one of these will not come up by waiting any longer."""
+
+
 def step(state: State, event: Event) -> Step:
     """The next state and what to do. Raises ImpossibleEventError for a pair that cannot happen."""
     found = TABLE[state][event]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_GROUP: dict[str, Any] = {
     "state": "degraded",
+    "settled": False,
     "reason": "its record does not say what it is doing",
     "since": None,
     "url": None,

@@ -26,7 +26,8 @@ def resolve(config: Config, lifetime: Lifetime = Lifetime.MEMBERS) -> EngineSpec
     Raises ConfigError, ModelError or EngineBinaryError.
     """
     groups = tuple(_resolve_group(config, group) for group in config.groups.values())
-    return EngineSpec(groups, lifetime=lifetime, keep_warm=config.engine.keep_warm)
+    root = str(config.path.parent if config.path else Path.cwd())
+    return EngineSpec(groups, lifetime=lifetime, keep_warm=config.engine.keep_warm, root=root)
 
 
 def _resolve_group(config: Config, group: GroupConfig) -> GroupSpec:

@@ -60,6 +60,11 @@ class Slot(NamedTuple):
         return self.path / "contract.json"
 
     @property
+    def hold_record(self) -> Path:
+        """While it is there, nothing is started in the slot: `holding`."""
+        return self.path / "hold.json"
+
+    @property
     def control_socket(self) -> Path:
         """May be too long for connect(2): go through `connectable`."""
         return self.path / "control.sock"

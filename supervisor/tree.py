@@ -2,78 +2,147 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import trio
 
 from supervisor import budgets, lifecycle
-from supervisor.contract import EngineSpec, State
 from supervisor.group import Group
-from supervisor.lifecycle import Event
+from supervisor.procs import Gone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
+    from supervisor.contract import EngineSpec, GroupSpec, State
     from supervisor.kinds import Kind
     from supervisor.procs import Procs, Row
     from supervisor.slot import Slot
 
-AT_REST = frozenset({State.DOWN, State.FAILED, State.HELD})
-"""A group in one of these has nothing running, or nothing that can be helped."""
-
-SETTLED = frozenset({State.RUNNING, State.FAILED, State.HELD, State.STOPPING})
-"""A group in one of these will not come up by waiting any longer."""
-
 
 class Tree:
-    """Owner of the groups. `run` it once."""
+    """Owner of the groups. `run` it once. `tell` is called after each change of a group, `changed` waits for the next."""
 
     def __init__(
-        self, spec: EngineSpec, slot: Slot, find_kind: Callable[[str], Kind], procs: Procs, changed: Callable[[], None]
+        self,
+        spec: EngineSpec,
+        slot: Slot,
+        find_kind: Callable[[str], Kind],
+        procs: Procs,
+        *,
+        tell: Callable[[], None],
+        changed: Callable[[], Awaitable[None]],
     ) -> None:
-        self.procs = procs
-        self.groups = {
-            group.name: Group(group, slot, find_kind(group.kind), procs, changed) for group in spec.groups
-        }  # fmt: skip
+        self.slot, self.procs = slot, procs
+        self._find_kind, self._tell, self._changed = find_kind, tell, changed
+        self._nursery: trio.Nursery | None = None
+        self._held = ""
+        self._nobodys: set[str] = set()
+        """Generations of groups that the contract has not: they are being ended."""
+        self.groups = {group.name: self._make(group) for group in spec.groups}
+
+    def _make(self, spec: GroupSpec) -> Group:
+        return Group(spec, self.slot, self._find_kind(spec.kind), self.procs, self._tell)
 
     @property
     def state(self) -> State:
         """One word for all groups."""
         return lifecycle.worst([group.state for group in self.groups.values()])
 
-    async def run(self, stopping: str = "") -> None:
-        """Take up what the warden has, start the rest, and live until cancelled. With a reason for `stopping`, nothing
-        is started: what an earlier keeper began to stop is stopped."""
+    async def run(self, stopping: str = "", held: str = "") -> None:
+        """Take up what the warden has, start the rest, and live until cancelled. With a reason for `stopping` or `held`
+        nothing is started: what an earlier keeper began to stop is stopped."""
         rows = latest_rows(self.procs.rows.values())
-        for row in list(self.procs.rows.values()):
-            if row.state == "gone" and rows.get(row.group) is not row:
-                self.procs.forget(row.gen)
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as self._nursery:
+            for row in list(self.procs.rows.values()):
+                if row.state == "gone" and rows.get(row.group) is not row:
+                    self.procs.forget(row.gen)
             for name, group in self.groups.items():
                 if stopping:
-                    group.post(Event.STOP, reason=stopping)
-                nursery.start_soon(group.run, rows.get(name), not stopping)
+                    group.stop(stopping)
+                self._nursery.start_soon(self._live, group, rows.pop(name, None), not (stopping or held))
+            for row in rows.values():
+                self._nobodys.add(row.gen)
+                self._nursery.start_soon(self._end, row)
+            if held:
+                self.hold(held)
+
+    async def _live(self, group: Group, row: Row | None, wanted: bool) -> None:
+        """A group's life, until it is retired."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(group.run, row, wanted)
+            await group.retired.wait()
+            nursery.cancel_scope.cancel()
+        if self.groups.get(group.spec.name) is group:
+            del self.groups[group.spec.name]
+            self.procs.note_slot(group.note_key, None)
+            self.slot.group_record(group.spec.name).unlink(missing_ok=True)
+            self._tell()
+
+    async def _end(self, row: Row) -> None:
+        """A generation of a group that the contract has no more: its keeper died while it was being stopped."""
+        news = self.procs.follow(row.gen)
+        if row.state == "running":
+            self.procs.kill(row.gen, signal.SIGKILL, everybody=True)
+        while row.state != "gone" and not isinstance(await news.receive(), Gone):
+            pass
+        self.procs.forget(row.gen)
+        self.procs.note_slot(f"group:{row.group}", None)
+        self._nobodys.discard(row.gen)
+        self._tell()
+
+    def configure(self, spec: EngineSpec, why: str) -> None:
+        """Be what `spec` says. A group that stays as it is is not touched; the others go their own ways, each for itself.
+
+        Raises ConfigError for a kind that is not known; nothing was changed then.
+        """
+        assert self._nursery is not None  # noqa: S101 - it runs before anybody can ask
+        kinds = {group.name: self._find_kind(group.kind) for group in spec.groups}
+        for group in spec.groups:
+            if group.name in self.groups and not self.groups[group.name].retired.is_set():
+                self.groups[group.name].reshape(group, kinds[group.name], why)
+            else:
+                new = self.groups[group.name] = self._make(group)
+                self._nursery.start_soon(self._live, new, None, not self._held)
+                if self._held:
+                    new.hold(self._held)
+        for name in self.groups.keys() - kinds.keys():
+            self.groups[name].retire(why)
+        self._tell()
+
+    def hold(self, why: str) -> None:
+        """Stop every group, and keep it down until `release`."""
+        self._held = why
+        for group in self.groups.values():
+            group.hold(why)
+
+    def release(self) -> None:
+        """Start every group that is held."""
+        self._held = ""
+        for group in self.groups.values():
+            group.release()
+
+    def retry(self, names: Iterable[str]) -> list[str]:
+        """Try those again that were given up; says which. An unknown name is none."""
+        return [name for name in names if name in self.groups and self.groups[name].retry()]
 
     def is_settled(self, names: Iterable[str]) -> bool:
         """Whether waiting for these groups is over, one way or the other. An unknown name is."""
-        return all(self.groups[name].state in SETTLED for name in names if name in self.groups)
+        return all(self.groups[name].is_settled for name in names if name in self.groups)
 
-    async def stop(self, why: str, changed: Callable[[], object]) -> bool:
-        """Stop all groups at once, within the teardown budget; True when nothing is left running.
-
-        `changed()` returns an awaitable of the next change of any group.
-        """
+    async def stop(self, why: str) -> bool:
+        """Stop all groups at once, within the teardown budget; True when nothing is left running."""
         for group in self.groups.values():
-            group.post(Event.STOP, reason=why)
+            group.stop(why)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + budgets.TEARDOWN):
             while not self.is_at_rest:
-                await changed()  # type: ignore[misc]
+                await self._changed()
         return self.is_at_rest and all(group.life is None for group in self.groups.values())
 
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing runs any more."""
-        return all(group.state in AT_REST for group in self.groups.values())
+        return not self._nobodys and all(group.is_at_rest for group in self.groups.values())
 
     def kill(self) -> None:
         """End every group now: no unload, no grace."""

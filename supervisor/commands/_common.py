@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Collection
 
     from supervisor.slot import Slot
 
@@ -29,6 +32,32 @@ def slot_of(args: argparse.Namespace) -> Slot:
     from supervisor.config_find import locate_slot
 
     return Slot(Path(os.path.abspath(locate_slot(explicit=args.config))))
+
+
+def watch(slot: Slot, names: Collection[str]) -> dict[str, Any]:
+    """Wait until these groups are up, given up or held, and say on standard error what they do meanwhile. Returns the
+    snapshot, over the deaths of keepers. Raises NoEngineError when the engine goes away."""
+    import sys
+
+    from supervisor import budgets, control, locks
+    from supervisor.control import ControlError
+    from supervisor.errors import NoEngineError
+
+    said: dict[str, tuple[str, str]] = {}
+    while locks.is_held(slot.warden_lock) is not False:
+        with suppress(ControlError):
+            for snapshot in control.converse(slot, "follow", limit=math.inf):
+                for group in snapshot["groups"]:
+                    now = group["state"], group["reason"]
+                    if group["name"] in names and said.get(group["name"]) != now:
+                        said[group["name"]] = now
+                        print(
+                            f"queenright: {group['name']}: {': '.join(filter(None, now))}", file=sys.stderr, flush=True
+                        )
+                if all(group["settled"] for group in snapshot["groups"] if group["name"] in names):
+                    return snapshot
+        time.sleep(budgets.READY_POLL)  # noqa: TID251 - the next keeper is on its way
+    raise NoEngineError(f"the engine in {slot.path} is gone", "`queenright logs` has what was said last")
 
 
 def ago(since: float | None) -> str:

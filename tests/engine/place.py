@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+OF_A_SLOT = ("run", "status", "stop", "logs", "apply", "retry", "hold", "release", "restart-keeper")
+"""Commands that take `--config`."""
+
 TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -121,7 +124,7 @@ class Place:
 
     def command(self, *words: str) -> list[str]:
         """The argv of a queenright command on this place's configuration."""
-        place = ["--config", str(self.config)] if words[0] in ("run", "status", "stop", "logs") else []
+        place = ["--config", str(self.config)] if words[0] in OF_A_SLOT else []
         return [*self.prefix, str(Path(sys.executable).with_name("queenright")), *words[:1], *place, *words[1:]]
 
     def cli(self, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

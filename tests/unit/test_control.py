@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import trio
@@ -18,6 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 from supervisor import control
 from supervisor.control import MAX_LINE, ControlError, ask, converse
 from supervisor.control_server import serve
+from supervisor.errors import ExitCode, UsageError
 from supervisor.slot import SOCKET_PATH_LIMIT, Slot, connectable
 
 if TYPE_CHECKING:
@@ -31,12 +32,20 @@ LIMIT = 20.0
 class FakeKeeper:
     """What the server serves. Used on the server's thread alone, by way of `Server.do`."""
 
+    acts: ClassVar = {"retry": None}
+
     def __init__(self) -> None:
         self.change = trio.Event()
         self.number = 0
         self.up: set[str] = set()
         self.stopped = ""
         self.padding = ""
+        self.is_at_rest = True
+
+    def act(self, op: str, question: dict[str, Any]) -> None:
+        if not question["groups"]:
+            raise UsageError("nothing to retry", "name one")
+        self.number += 100
 
     def snapshot(self) -> dict[str, Any]:
         return {"number": self.number, "stopped": self.stopped, "padding": self.padding}
@@ -44,8 +53,7 @@ class FakeKeeper:
     def is_settled(self, groups: list[str]) -> bool:
         return set(groups) <= self.up
 
-    async def stop(self, why: str) -> None:
-        await trio.lowlevel.checkpoint()
+    def begin_stop(self, why: str) -> None:
         self.stopped = why
         self.tell()
 
@@ -143,6 +151,14 @@ def follow(server: Server, op: str = "follow", **arguments: Any) -> Iterator[dic
 
 def test_a_question_is_answered(server: Server) -> None:
     assert ask(server.slot, "status") == {"number": 0, "stopped": "", "padding": ""}
+
+
+def test_what_the_keeper_does_is_answered_with_how_it_stands_then_or_why_not(server: Server) -> None:
+    assert ask(server.slot, "retry", groups=["chat"])["number"] == 100
+    with pytest.raises(ControlError, match="nothing to retry") as refused:
+        ask(server.slot, "retry")
+    assert (refused.value.exit_code, refused.value.next_step) == (ExitCode.USAGE, "name one")
+    assert ask(server.slot, "status")["number"] == 100
 
 
 def test_one_caller_does_not_wait_for_another(server: Server) -> None:
@@ -247,7 +263,7 @@ GARBAGE = [
 def test_garbage_gets_an_answer_and_harms_nothing(server: Server, question: bytes) -> None:
     with server.caller(question) as caller:
         answer = next(lines_of(caller))
-    assert answer == {"error": "not a question of this protocol", "next_step": "known: follow, status, stop, wait"}
+    assert answer == {"error": "not a question of this protocol", "next_step": "known: follow, rest, retry, status, stop, wait"}
     assert ask(server.slot, "status")["number"] == 0
 
 
@@ -268,7 +284,7 @@ def test_no_bytes_end_the_keeper(tmp_path_factory: pytest.TempPathFactory, said:
 def test_an_error_reaches_the_caller_as_one(server: Server) -> None:
     with pytest.raises(ControlError, match="not a question of this protocol") as raised:
         ask(server.slot, "restart")
-    assert raised.value.next_step == "known: follow, status, stop, wait"
+    assert raised.value.next_step == "known: follow, rest, retry, status, stop, wait"
     assert raised.value.listening
 
 

@@ -1,0 +1,121 @@
+"""What a caller of the control socket may have the keeper do, beyond looking and stopping. Each is done at once: what
+takes time goes on in the groups, and shows in the snapshots.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from attrs import evolve
+
+from supervisor import journal, records
+from supervisor.contract import EngineSpec
+from supervisor.errors import EngineStartError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisor.procs import Procs
+    from supervisor.slot import Slot
+    from supervisor.tree import Tree
+
+
+class Keeper(Protocol):
+    """What of a keeper is acted on."""
+
+    slot: Slot
+    procs: Procs
+    tree: Tree | None
+    spec: EngineSpec | None
+    stopping: str
+    held: str
+    warm: set[str]
+
+    def leave(self) -> None: ...
+
+
+def _tree(keeper: Keeper) -> Tree:
+    """Of an engine that is to go on. Raises EngineStartError for one that is stopping, or does not know itself yet."""
+    if keeper.tree is None:
+        raise EngineStartError("the keeper has just started and does not know its engine yet", "try again")
+    if keeper.stopping:
+        raise EngineStartError(f"the engine is stopping: {keeper.stopping}", "try again when it is gone")
+    return keeper.tree
+
+
+def _who(question: dict[str, Any]) -> str:
+    return str(question.get("who", "an unnamed caller"))[:200]
+
+
+def configure(keeper: Keeper, question: dict[str, Any]) -> None:
+    """`contract`: be that engine from now on. Noted with the warden first, so that the next keeper would go on with it.
+    What keeps the engine up stays as it is."""
+    tree = _tree(keeper)
+    wanted = records.structure(question.get("contract"), EngineSpec)
+    assert keeper.spec is not None  # noqa: S101 - there is one where there is a tree
+    spec = evolve(wanted, lifetime=keeper.spec.lifetime)
+    why = f"its configuration was changed by {_who(question)}"
+    tree.configure(spec, why)
+    keeper.procs.note_slot("contract", records.unstructure(spec))
+    keeper.spec = spec
+    _keep_warm(keeper, spec.root, wanted.keep_warm)
+    journal.note(keeper.slot, "configured", who=_who(question), groups=[group.name for group in spec.groups])
+
+
+def warm(keeper: Keeper, question: dict[str, Any]) -> None:
+    """`root`, `keep`: whether the engine is to outlive its members for that configuration's sake."""
+    _tree(keeper)
+    _keep_warm(keeper, str(question.get("root", "")), question.get("keep") is True)
+
+
+def _keep_warm(keeper: Keeper, root: str, keep: bool) -> None:
+    if keep is not (root in keeper.warm):
+        (keeper.warm.add if keep else keeper.warm.discard)(root)
+        keeper.procs.note_slot("warm", sorted(keeper.warm))
+        journal.note(keeper.slot, "keep warm", root=root, keep=keep)
+
+
+def hold(keeper: Keeper, question: dict[str, Any]) -> None:
+    """Stop the groups, and start none until `release`. The file that says so is the caller's to write first."""
+    keeper.held = str(question.get("why") or f"held by {_who(question)}")[:500]
+    _tree(keeper).hold(keeper.held)
+    journal.note(keeper.slot, "held", why=keeper.held)
+
+
+def release(keeper: Keeper, question: dict[str, Any]) -> None:
+    """The hold is over."""
+    keeper.held = ""
+    _tree(keeper).release()
+    journal.note(keeper.slot, "released", who=_who(question))
+
+
+def retry(keeper: Keeper, question: dict[str, Any]) -> None:
+    """`groups`: try these again that were given up; all of them where none is named. Raises UsageError for others."""
+    tree = _tree(keeper)
+    names = list(question["groups"]) or list(tree.groups)
+    unknown = [name for name in names if name not in tree.groups]
+    if unknown:
+        raise UsageError(f"there is no group {', '.join(unknown)}", f"there are: {', '.join(tree.groups)}")
+    again = tree.retry(names)
+    if not again:
+        raise UsageError(
+            f"no group was given up among: {', '.join(names)}", "`queenright status` says what each is doing"
+        )
+    journal.note(keeper.slot, "retry", who=_who(question), groups=again)
+
+
+def restart_keeper(keeper: Keeper, question: dict[str, Any]) -> None:
+    """Leave, and have the next keeper take everything up."""
+    _tree(keeper)
+    journal.note(keeper.slot, "keeper leaves", who=_who(question))
+    keeper.leave()
+
+
+ACTS: Final[dict[str, Callable[[Keeper, dict[str, Any]], None]]] = {
+    "configure": configure,
+    "warm": warm,
+    "hold": hold,
+    "release": release,
+    "retry": retry,
+    "restart-keeper": restart_keeper,
+}

@@ -1,0 +1,77 @@
+"""`queenright apply`: make the running engine what the configuration says now."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from supervisor.commands._common import add_place, watch
+
+if TYPE_CHECKING:
+    import argparse
+
+    from supervisor.contract import EngineSpec
+
+
+class Apply:
+    """The command."""
+
+    help = "make the running engine what the configuration says now; restarts only what changed"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add this command's arguments."""
+        add_place(parser)
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be restarted")
+        parser.add_argument("--json", action="store_true", help="the changes as data")
+        parser.epilog = (
+            "example:\n  queenright apply --dry-run\n\n"
+            "Groups that stay as they are go on serving. Requests to the others are held until they are up; what is being\n"
+            "streamed from them is cut and said to be. Exit status 4 when no engine runs."
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Compare, tell the keeper, and wait. Raises whatever a configuration can have, NoEngineError or ControlError."""
+        from pathlib import Path
+
+        from supervisor import budgets, control, locks, records, resolving
+        from supervisor.contract import EngineSpec
+        from supervisor.errors import NoEngineError
+        from supervisor.looking import look
+        from supervisor.slot import Slot
+
+        config = resolving.load(args.config)
+        wanted = resolving.resolve(config)
+        slot = Slot(Path(os.path.abspath(args.slot))) if args.slot else resolving.slot_of(config)
+        if look(slot)["state"] == "down":
+            raise NoEngineError(f"no engine runs in {slot.path}", "`queenright run`, or any front end, starts one")
+        with locks.acquire(slot.build_lock, timeout=budgets.BUILD_LOCK_WAIT):  # the ladder decides under it, too
+            serving = records.structure(control.ask(slot, "status")["contract"], EngineSpec)
+            differences = changes(serving, wanted)
+            if differences and not args.dry_run:
+                who = f"queenright apply (pid {os.getpid()})"
+                control.ask(slot, "configure", contract=records.unstructure(wanted), who=who)
+        if not args.json:
+            print("\n".join(f"{name}: {what}" for name, what in differences.items()) or "nothing changed", flush=True)
+        state = "unchanged"
+        if differences and not args.dry_run:
+            state = watch(slot, [group.name for group in wanted.groups])["state"]
+        if args.json:
+            import json
+
+            print(json.dumps({"changes": differences, "applied": not args.dry_run, "state": state}))
+        elif state != "unchanged":
+            print(f"engine {state}")
+        return 5 if state == "failed" else 0
+
+
+COMMAND: Final = Apply()
+
+
+def changes(serving: EngineSpec, wanted: EngineSpec) -> dict[str, str]:
+    """What becomes of each group that is not left alone, in plain words."""
+    before = {group.name: group for group in serving.groups}
+    after = {group.name: group for group in wanted.groups}
+    found = {name: "is started" for name in after.keys() - before.keys()}
+    found |= {name: "is stopped: the configuration has it no more" for name in before.keys() - after.keys()}
+    found |= {name: "is restarted" for name in after.keys() & before.keys() if not after[name].runs_as(before[name])}
+    return dict(sorted(found.items()))

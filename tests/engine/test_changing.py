@@ -1,0 +1,207 @@
+"""A running engine that is told to be another one: groups that change, come, go, are held, released and tried again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisor import control, holding
+from supervisor.control import ControlError
+from supervisor.errors import ExitCode
+from tests.engine.kit import Launch
+from tests.engine.seen import Deaths, Family, kill
+from tests.fakes.llama_server import story
+from tests.support import wait_until
+
+if TYPE_CHECKING:
+    from tests.engine.place import Place
+
+pytestmark = pytest.mark.process
+
+RATE = 20
+PROMPT = "tell me of bees"
+
+
+def groups(place: Place, *, embed_context: int = 4096, rerank: bool = False, embed: bool = True) -> None:
+    """Write the configuration: chat as it always is, the others as the test wants them."""
+    wanted: dict[str, tuple[Launch, ...]] = {"chat": (Launch("chat", knobs={"rate": RATE}),)}
+    if embed:
+        wanted["embed"] = (Launch("embed", place.kit.embed, context=embed_context),)
+    if rerank:
+        wanted["rerank"] = (Launch("rerank", place.kit.embed),)
+    place.configure(wanted)
+
+
+def same(before: Family, after: Family, *names: str) -> None:
+    assert {name: after.engine[name] for name in names} == {name: before.engine[name] for name in names}
+
+
+def test_a_change_restarts_only_the_group_it_touches(place: Place) -> None:
+    groups(place)
+    front = place.member()
+    before = place.family()
+    stream = front.begin("stream", role="chat", prompt=PROMPT, tokens=3 * RATE)
+    front.first(stream)
+    groups(place, embed_context=512)
+    done = place.cli("apply", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"changes": {"embed": "is restarted"}, "applied": True, "state": "running"}
+    after = place.family()
+    same(before, after, "chat", "proxy chat")
+    assert after.servers["embed"] != before.servers["embed"]
+    assert place.spawns("embed")[-1]["argv"][place.spawns("embed")[-1]["argv"].index("--ctx-size") + 1] == "512"
+    # The group beside it went on, and its member found the one that moved.
+    assert front.result(stream)["text"] == "".join(story(PROMPT, 0, 3 * RATE))
+    assert front.do("post", role="embed", path="/embeddings", body={"input": "bee"})["status"] == 200
+    # What is so already is left alone.
+    again = place.cli("apply")
+    assert (again.returncode, again.stdout) == (0, "nothing changed\n")
+    same(after, place.family(), *after.engine)
+
+
+def test_groups_come_and_go(place: Place) -> None:
+    groups(place)
+    place.member()
+    before = place.family()
+    groups(place, rerank=True)
+    planned = place.cli("apply", "--dry-run")
+    assert planned.stdout == "rerank: is started\n"
+    assert [group["name"] for group in place.snapshot()["groups"]] == ["chat", "embed"]
+    assert place.cli("apply").returncode == 0
+    more = place.family()
+    same(before, more, *before.engine)
+    assert "rerank" in more.servers
+    with Deaths([more.servers["embed"], more.proxies["embed"]]) as deaths:
+        groups(place, rerank=True, embed=False)
+        assert place.cli("apply").returncode == 0
+        wait_until(lambda: not deaths.alive(), what="the group that nobody wants is gone")
+    place.until(
+        lambda: [g["name"] for g in place.snapshot()["groups"]] == ["chat", "rerank"], within=10, what="forgotten"
+    )
+    same(before, place.family(), "chat", "proxy chat")
+    assert not place.slot.group_record("embed").exists()
+
+
+def test_the_next_keeper_goes_on_with_a_change(place: Place) -> None:
+    """The keeper dies right after it noted the new contract: what was begun under the old one is replaced, what the new
+    one has not is ended."""
+    groups(place, rerank=True)
+    place.member()
+    before = place.family()
+    groups(place, embed_context=512)
+    from supervisor import records, resolving
+
+    wanted = records.unstructure(resolving.resolve(resolving.load(place.config)))
+    with Deaths([before.servers["rerank"]]) as deaths:
+        control.ask(place.slot, "configure", contract=wanted, who="the test")
+        kill(before.keeper)
+        wait_until(lambda: not deaths.alive(), what="the dropped group is gone")
+    place.until(lambda: place.spawns("embed")[-1]["argv"].count("512") == 1, within=20, what="the new embed server")
+    after = place.family()
+    assert after.keeper != before.keeper
+    assert set(after.servers) == {"chat", "embed"}
+    same(before, after, "chat", "proxy chat")
+    assert after.servers["embed"] != before.servers["embed"]
+
+
+def test_a_hold_keeps_the_engine_down_until_it_is_released(place: Place) -> None:
+    front = place.member()
+    before = place.family()
+    with Deaths(before.engine.values()) as deaths:
+        done = place.cli("hold", "driver update")
+        assert done.returncode == 0, done.stderr
+        assert not deaths.alive()  # it returns when they are gone
+    assert "driver update" in done.stdout
+    code, status = place.status()
+    assert (code, status["state"], status["held"][-13:]) == (0, "held", "driver update")
+    waiting = front.begin("ask", role="chat", prompt=PROMPT, tokens=3)
+    # A keeper that dies meanwhile starts nothing, nor does its successor.
+    kill(before.keeper)
+    place.wait_state("held")
+    assert len(place.spawns()) == 1
+    assert place.cli("release").returncode == 0
+    assert front.result(waiting)["text"] == "".join(story(PROMPT, 0, 3))
+    assert place.snapshot()["held"] is None
+    assert place.cli("release").stdout == "nothing is held\n"
+
+
+def test_a_hold_stays_with_the_slot_when_no_engine_runs(place: Place) -> None:
+    assert place.cli("hold").returncode == 0
+    there = holding.find(place.slot)
+    assert there is not None
+    assert there.who.startswith("user id ")
+    place.slot.hold_record.write_text("{")  # what cannot be read is no release
+    assert holding.find(place.slot) is not None
+    assert place.cli("release").returncode == 0
+    assert holding.find(place.slot) is None
+    place.member()
+
+
+def test_what_was_given_up_is_tried_again_when_somebody_says_so(place: Place) -> None:
+    broken, server = place.home / "broken", place.home / "server"
+    broken.touch()
+    check = f'case "$*" in *--help*) ;; *) [ ! -e {broken} ] || exit 1 ;; esac'
+    server.write_text(f'#!/bin/sh\n{check}\nexec {place.kit.server} "$@"\n')
+    server.chmod(0o755)
+    place.configure({"chat": (Launch("chat"),)}, engine={"llama_server": str(server)})
+    place.front().open(wait=False)
+    place.wait_state("failed")
+    assert place.cli("retry", "embed").returncode == int(ExitCode.USAGE)
+    assert place.cli("retry").returncode == int(ExitCode.FAILED_FOR_GOOD)
+    broken.unlink()
+    done = place.cli("retry", "chat", "--json")
+    assert (done.returncode, json.loads(done.stdout)["chat"]["state"]) == (0, "running")
+    assert place.cli("retry").returncode == int(ExitCode.USAGE)  # nothing is given up any more
+
+
+def test_keep_warm_is_taken_back_by_who_asked_for_it(place: Place) -> None:
+    place.configure(engine={"keep_warm": True})
+    front = place.member()
+    root = str(place.config.parent)
+    assert place.snapshot()["warm"] == [root]
+    front.end()
+    kill(place.family().keeper)  # the wish outlives the keeper
+    place.family()
+    control.ask(place.slot, "warm", root="/elsewhere", keep=False)
+    assert place.snapshot()["warm"] == [root]
+    control.ask(place.slot, "warm", root=root, keep=False)
+    place.wait_empty()
+
+
+def test_a_new_keeper_takes_over_on_request(place: Place) -> None:
+    groups(place)
+    front = place.member()
+    before = place.family()
+    stream = front.begin("stream", role="chat", prompt=PROMPT, tokens=2 * RATE)
+    front.first(stream)
+    done = place.cli("restart-keeper", "--json")
+    assert done.returncode == 0, done.stderr
+    after = place.family()
+    assert after.keeper != before.keeper
+    same(before, after, *before.engine)
+    assert front.result(stream)["text"] == "".join(story(PROMPT, 0, 2 * RATE))
+
+
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        ({"op": "configure"}, "EngineSpec"),
+        ({"op": "configure", "contract": {"groups": 5}}, "groups"),
+        ({"op": "retry", "groups": ["nix"]}, "no group nix"),
+    ],
+)
+def test_what_cannot_be_done_changes_nothing(place: Place, question: dict[str, Any], why: str) -> None:
+    place.member()
+    before = place.family()
+    with pytest.raises(ControlError, match=why):
+        control.ask(place.slot, **question)
+    same(before, place.family(), *before.engine)
+
+
+def test_commands_for_a_running_engine_start_none(place: Place) -> None:
+    for words in (["apply"], ["retry"], ["restart-keeper"]):
+        assert place.cli(*words).returncode == int(ExitCode.NO_ENGINE), words
+    assert place.cli("release").returncode == 0
+    place.assert_never_started()
