@@ -73,8 +73,8 @@ class Group:
         self.retired = trio.Event()
         """Set once it has stopped for good."""
         self._after: After | None = None
-        self._stop_was_seen = False
-        """Whether the stop that `_after` is about has been handled: what came before it means nothing for it."""
+        self._stops_due = 0
+        """Stops that are still in the inbox: only after the last of them it is at rest for what `_after` says."""
         self._is_held = False
         self._next: tuple[GroupSpec, Kind] | None = None
         self._attempt: set[trio.CancelScope] = set()
@@ -103,9 +103,11 @@ class Group:
 
     def post(self, event: Event, generation: str = "", reason: str = "") -> None:
         """Tell the group that something happened."""
+        self._stops_due += event is Event.STOP
         self._inbox_in.send_nowait(Happening(event, generation, reason))
 
     def _handle(self, happening: Happening) -> None:
+        self._stops_due -= happening.event is Event.STOP
         if self._is_stale(happening):
             return
         was = self.state
@@ -117,8 +119,7 @@ class Group:
             self.since = time.time()
         if self.state not in (State.STOPPING, State.DOWN) and happening.event is not Event.STOP:
             self._publish()  # in those, the record is about to be removed
-        self._stop_was_seen |= happening.event is Event.STOP
-        if self._after is not None and self._stop_was_seen and self.state in lifecycle.AT_REST:
+        if self._after is not None and not self._stops_due and self.state in lifecycle.AT_REST:
             self._go_on()
         self.changed()
 
@@ -220,10 +221,10 @@ class Group:
     @property
     def _is_in_between(self) -> bool:
         """Whether it is being stopped for something that is still to come."""
-        return self._after is not None and not (self._after is After.RETIRE and self._stop_was_seen)
+        return self._after is not None and not (self._after is After.RETIRE and not self._stops_due)
 
     def _stop_for(self, after: After, why: str) -> None:
-        self._after, self._stop_was_seen = after, False
+        self._after = after
         self.post(Event.STOP, reason=why)
 
     def _go_on(self) -> None:
@@ -236,6 +237,7 @@ class Group:
             self.servers = {}
         match after:
             case After.START:
+                self._handle(Happening(Event.RELEASE))  # it may have been held before
                 self._handle(Happening(Event.WANTED))
             case After.HOLD:
                 self._handle(Happening(Event.HOLD))

@@ -263,7 +263,10 @@ GARBAGE = [
 def test_garbage_gets_an_answer_and_harms_nothing(server: Server, question: bytes) -> None:
     with server.caller(question) as caller:
         answer = next(lines_of(caller))
-    assert answer == {"error": "not a question of this protocol", "next_step": "known: follow, rest, retry, status, stop, wait"}
+    assert answer == {
+        "error": "not a question of this protocol",
+        "next_step": "known: follow, rest, retry, status, stop, wait",
+    }
     assert ask(server.slot, "status")["number"] == 0
 
 
