@@ -142,6 +142,23 @@ WAIT_ROUND: Final = 5.0
 CONNECT_LIMIT: Final = 5.0
 """TCP connect on loopback: immediate, or the backlog is full because the process is stopped."""
 
+# --- serving --------------------------------------------------------------------------------------------------------
+
+SERVER_CLEANUP: Final = 12.0
+"""For what a front end ends before its serving locks are released. The slowest part is an engine that we were the last
+to use: TEARDOWN, and at worst WARDEN_STOP. Shorter than HANDOFF_WAIT, so that a successor who is there still gets it."""
+
+SHUTDOWN_ANSWER: Final = 2.0
+"""For a server's whole answer to a request to shut down; ours says 202 at once. The wait for its lock comes after."""
+
+HOLDER_LOOK: Final = 0.5
+"""Between two looks at who holds a serving lock: a holder writes its name after it has the lock, and its URL once it
+listens. A look costs a small file and /proc/locks."""
+
+PARENT_GRACE: Final = 4.0
+"""From a parent's death to the hard exit of a child that was told and goes on living. An orphan must be gone within 5 s
+(mcp-markdown-vault#45)."""
+
 
 def check() -> None:
     """Raise ValueError unless the limits fit into one another. Called at import, and by a test on changed values."""
@@ -153,6 +170,10 @@ def check() -> None:
         "WARDEN_STOP < HANDOFF_WAIT": WARDEN_STOP < HANDOFF_WAIT,
         "WARDEN_STOP + SWEEP_LIMIT < 10": WARDEN_STOP + SWEEP_LIMIT < 10,
         "3 * CONTROL_WAIT <= BUILD_LOCK_WAIT": 3 * CONTROL_WAIT <= BUILD_LOCK_WAIT,
+        "WARDEN_STOP < SERVER_CLEANUP": WARDEN_STOP < SERVER_CLEANUP,
+        "SERVER_CLEANUP < HANDOFF_WAIT": SERVER_CLEANUP < HANDOFF_WAIT,
+        "SHUTDOWN_ANSWER < HANDOFF_WAIT": SHUTDOWN_ANSWER < HANDOFF_WAIT,
+        "PARENT_GRACE < 5": PARENT_GRACE < 5,
         "MEMBER_POLL * 2 < 1": MEMBER_POLL * 2 < 1,
         "READY_POLL < READY_POLL_MOST": READY_POLL < READY_POLL_MOST,
         "RESTART_DELAYS grow": list(RESTART_DELAYS) == sorted(RESTART_DELAYS),

@@ -74,6 +74,20 @@ class OwnedElsewhereError(QueenrightError):
     exit_code = ExitCode.OWNED_ELSEWHERE
 
 
+class ServedElsewhereError(OwnedElsewhereError):
+    """Another server has this data directory or scope. `holder` is what it says of itself (pid, program, since, url,
+    data_dir), as far as it can be believed; None where nothing can."""
+
+    def __init__(self, what: str, next_step: str = "", holder: dict[str, Any] | None = None) -> None:
+        super().__init__(what, next_step)
+        self.args = (what, next_step, holder)  # what pickling makes it of again
+        self.holder = holder
+
+    def as_dict(self) -> dict[str, Any]:
+        """As of every error, and the holder where one is known."""
+        return super().as_dict() | ({"holder": self.holder} if self.holder else {})
+
+
 class NoEngineError(QueenrightError):
     """There is no engine in the slot, and this command does not start one."""
 

@@ -281,6 +281,12 @@ def members(slot: Slot) -> list[Member]:
     return found
 
 
+def held_here() -> bool:
+    """Whether this process is a member of any slot."""
+    with _guarded():
+        return bool(_holds)
+
+
 def count(slot: Slot) -> int:
     """How many members live. As `members`, without reading what their files say."""
     number = 0
