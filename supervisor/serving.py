@@ -22,7 +22,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from supervisor import budgets, departing, holders, identity, locks, membership, records, scopes, takeover
+from supervisor import budgets, holders, identity, locks, membership, records, scopes, takeover
 from supervisor.errors import LockTimeoutError, RecordError, ServedElsewhereError
 from supervisor.holders import Holder
 from supervisor.parents import ParentWatch, wait_parent, watch_parent
@@ -143,6 +143,8 @@ class ServeLock:
 
     def use_engine(self, engine: Engine) -> Engine:
         """Close the engine before the locks are released, and wait until its memory is free if we were its last user."""
+        from supervisor import departing
+
         self._stack.callback(departing.wait_settled, engine.slot)
         return self._stack.enter_context(engine)
 
@@ -203,9 +205,11 @@ class ServeLock:
             if self._take_over and holder is not None and holder.url is not None and holder.pid != self._pid:
                 key = (holder.identity, holder.url)
                 if key not in asked:
-                    asked.add(key)
-                    answer = takeover.ask(holder).said
-                    self._say(f"{holder.program} (pid {holder.pid}): {answer}")
+                    before, (_, answer, sent) = answer, takeover.ask(holder)
+                    if sent:  # else it may not listen yet: ask at the next look
+                        asked.add(key)
+                    if answer != before:
+                        self._say(f"{holder.program} (pid {holder.pid}): {answer}")
             patience = budgets.HOLDER_LOOK
 
     def _name_us(self) -> None:

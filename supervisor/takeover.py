@@ -29,20 +29,21 @@ SHOWN: Final = 200
 
 
 class Answer(NamedTuple):
-    """What came of asking. `agreed`: it said that it ends. `said` is for people."""
+    """What came of asking. `agreed`: it said that it ends. `said` is for people. `sent`: nothing comes of asking again."""
 
     agreed: bool
     said: str
+    sent: bool = True
 
 
 def ask(holder: Holder, limit_s: float = budgets.SHUTDOWN_ANSWER) -> Answer:
     """Ask a holder that has a URL to shut down; at most `limit_s` seconds. Never raises: a refusal is an answer."""
     if refusal := _refusal(holder):
-        return Answer(False, refusal)
+        return Answer(False, refusal, sent=False)
     try:
         token = read_token(holder.token_file)
     except ValueError as error:
-        return Answer(False, str(error))
+        return Answer(False, str(error), sent=False)
     found: list[Answer] = []
     # In a thread: timeouts of sockets bound each read, and who sends a byte a second would keep us for ever.
     thread = threading.Thread(target=lambda: found.append(_post(holder, token, limit_s)), daemon=True, name="take-over")

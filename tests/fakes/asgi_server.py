@@ -10,24 +10,34 @@ import h11
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from supervisor.shutdown_route import App
 
 
-async def serve(app: App, listening: Callable[[str], None]) -> None:
-    """Serve on a port of the system's choice; `listening` is told the URL. Returns after SIGTERM."""
+async def serve(
+    app: App,
+    listening: Callable[[str], None] = lambda _: None,
+    *,
+    port: int = 0,
+    stopped: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Serve on a port, by default one of the system's choice; `listening` is told the URL. Returns once `stopped` does,
+    by default after SIGTERM."""
+    async with trio.open_nursery() as connections:
+        listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+        async with trio.open_nursery() as accepting:
+            handler = partial(_connection, app)
+            accepting.start_soon(partial(trio.serve_listeners, handler, listeners, handler_nursery=connections))
+            listening(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}")
+            await (stopped or _sigterm)()
+            accepting.cancel_scope.cancel()
+        connections.cancel_scope.deadline = trio.current_time() + 2
+
+
+async def _sigterm() -> None:
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
-        async with trio.open_nursery() as connections:
-            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-            async with trio.open_nursery() as accepting:
-                handler = partial(_connection, app)
-                accepting.start_soon(partial(trio.serve_listeners, handler, listeners, handler_nursery=connections))
-                listening(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}")
-                async for _ in signals:
-                    accepting.cancel_scope.cancel()
-                    break
-            connections.cancel_scope.deadline = trio.current_time() + 2
+        await anext(aiter(signals))
 
 
 async def _connection(app: App, stream: trio.SocketStream) -> None:

@@ -39,7 +39,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_what_the_code_says_of_pages_is_there() -> None:
     for source in SOURCES:
         text = source.read_text(encoding="utf-8")
-        for name in re.findall(r"\bdocs/(?:adr/|reference/|concepts)[\w-]*\.md\b", text):
+        for name in re.findall(r"\bdocs/(?:adr/|reference/|guides/|concepts)[\w-]*\.md\b", text):
             assert (ROOT / name).is_file(), (source, name)
         for heading in re.findall(r'docs/concepts\.md(?: \(|, )"([^"]+)"', text):
             assert heading in headings(CONCEPTS), (source, heading)
