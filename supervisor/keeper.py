@@ -286,7 +286,7 @@ class Keeper:
 def main() -> int:
     """Exit status: 0 stopped, 1 an error that the warden will answer with another keeper."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, FILES)), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files(soft, hard), hard))
     slot = Slot(Path(sys.argv[1]))
     keeper = Keeper(slot, Console("--console" in sys.argv[2:]))
     status = 0
@@ -298,6 +298,13 @@ def main() -> int:
         status = 1
     keeper.console.drain()
     return status
+
+
+def files(soft: int, hard: int) -> int:
+    """The soft limit of descriptors to ask for: FILES where it is allowed, and never less than there is. That one limit
+    has no end is said by a negative number (getrlimit(2): RLIM_INFINITY)."""
+    endless = resource.RLIM_INFINITY
+    return soft if soft == endless else max(soft, FILES if hard == endless else min(hard, FILES))
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -67,14 +67,65 @@ def nothing(slot: Slot) -> dict[str, Any]:
 
 def _from_outside(slot: Slot, why: str) -> dict[str, Any]:
     """The keeper does not answer: a new one is on its way, or it hangs. The engine may well be serving."""
-    pids = locks.holders(slot.warden_lock)
+    warden = _warden(slot)
+    state = "degraded"
+    if warden["keeper_crashes"]:
+        times = f"{warden['keeper_crashes']} times in a row" if warden["keeper_crashes"] > 1 else "once"
+        why = f"the keeper died {times}, {warden['last_keeper']}"
+        if warden["keeper_crashes"] >= budgets.KEEPER_FAILING:
+            state = "failing"
+        elif warden["next_keeper_s"] is not None:
+            state = "restarting"
+        if warden["next_keeper_s"] is not None:
+            why += f"; the next one starts in {warden['next_keeper_s']:.0f} s"
     return {
         **nothing(slot),
-        "state": "degraded",
+        "state": state,
         "reason": f"{why}; what is shown comes from records",
-        "keeper": None,
-        "warden": {"pid": pids[0] if pids else None, "ticks": identity.start_ticks(pids[0]) if pids else None},
+        "warden": warden,
         "groups": _recorded_groups(slot),
+    }
+
+
+def _warden(slot: Slot) -> dict[str, Any]:
+    """Who it is, by the kernel, and what it says of its keepers, if what stands there is that warden's."""
+    import json
+
+    pids = locks.holders(slot.warden_lock)
+    found: dict[str, Any] = {
+        "pid": pids[0] if pids else None,
+        "ticks": identity.start_ticks(pids[0]) if pids else None,
+        "keeper_crashes": 0,
+        "last_keeper": "",
+        "last_words": [],
+        "next_keeper_s": None,
+    }
+    try:
+        said = json.loads(slot.warden_record.read_bytes())
+        if (said["pid"] in pids or not pids) and said["ticks"] == identity.start_ticks(said["pid"]):
+            found |= {"pid": said["pid"], "ticks": said["ticks"]} | _of_keepers(slot, said)
+    except (OSError, ValueError, LookupError, TypeError):
+        pass  # it could not be written, or was damaged: then that much is not known
+    return found
+
+
+def _of_keepers(slot: Slot, said: dict[str, Any]) -> dict[str, Any]:
+    """From warden.json (docs/reference/warden-protocol.md). Raises what a damaged one makes it raise."""
+    import time
+
+    from supervisor import logfiles
+    from supervisor.contract import Exit
+
+    last, due = said["last_keeper"], said["due"]
+    if last is None:
+        return {}
+    end = "hung" if last["why"] == "hung" else Exit(last["code"], last["status"]).describe()
+    spoke = last["code"] == os.CLD_EXITED and last["status"] != 0  # one that was killed had no time for last words
+    return {
+        "keeper_crashes": int(said["crashes"]),
+        "last_keeper": f"the last one: {end}, after {last['lived']:.1f} s",
+        "last_words": logfiles.tail(slot.keeper_log, lines=5) if spoke else [],
+        "next_keeper_s": None if due is None else max(0.0, round(due - time.monotonic(), 1)),
     }
 
 

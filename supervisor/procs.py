@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
-from supervisor import logfiles
+from supervisor import budgets, logfiles
 from supervisor.contract import Exit
 from supervisor.errors import LinkError
 
@@ -90,7 +90,7 @@ class _Answer:
 
 
 class Procs:
-    """The link. `run` it in a nursery first; then everything but `spawn` and `quit` returns at once.
+    """The link. `run` it in a nursery first; then everything but `spawn`, `replace` and `quit` returns at once.
 
     `rows`, `notes` and `strays` are what the warden had when we came; news of a generation goes to who follows it.
     """
@@ -115,8 +115,15 @@ class Procs:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
             nursery.start_soon(self._read)
+            nursery.start_soon(self._beat)
             await self._listed.wait()
             task_status.started()
+
+    async def _beat(self) -> None:
+        """Show the warden that this loop turns: it replaces a keeper that is silent and does nothing."""
+        while True:
+            self._post(op="beat")
+            await trio.sleep(budgets.KEEPER_BEAT)
 
     async def _write(self) -> None:
         """Only the sending is shielded, never the wait for something to send: else a keeper that fails could not end."""
@@ -166,7 +173,7 @@ class Procs:
                 self._tell(message["gen"], Unkillable(tuple(message["pids"])))
             case "signal":
                 self._signals_in.send_nowait(message["sig"])
-            case "spawned" | "refused" | "done" | "error":
+            case "spawned" | "done" | "error":
                 answer = self._waiting.pop(message["id"] or 0, None)
                 if answer is not None:
                     answer.message = message
@@ -235,6 +242,13 @@ class Procs:
         self._news.pop(generation, None)
         self.rows.pop(generation, None)
         self._post(op="forget", gen=generation)
+
+    async def replace(self, argv: list[str] | None = None) -> str:
+        """Have another keeper follow this one at once: "" when the warden will start it after our end, which is then
+        the caller's to bring about; else why not. `argv`: its command line, where it is not to be ours (an upgrade may
+        have moved Python); the first word is an absolute path. The engine is not touched, and no crash is counted."""
+        message = await self._ask(op="replace", argv=argv)
+        return "" if message["ev"] == "done" else str(message["why"])
 
     async def quit(self) -> str:
         """End the slot: "" when the warden will leave after us, else why it refuses."""

@@ -55,6 +55,11 @@ class Slot(NamedTuple):
         return self.path / "keeper.json"
 
     @property
+    def warden_record(self) -> Path:
+        """How the last keeper ended and when the next one comes: the warden's word for readers, not one of `records`."""
+        return self.path / "warden.json"
+
+    @property
     def contract_record(self) -> Path:
         """What is to run: the builder's word to the first keeper. Later keepers have it from the warden."""
         return self.path / "contract.json"

@@ -5,18 +5,16 @@ nothing of ours. A fork here is a fork of a process with one thread, a death sig
 ends, and there is one reaper. Its protocol is in docs/reference/warden-protocol.md; why there are two processes is
 ADR 1. Linux only: pidfds, child subreaper, parent-death signals.
 
-Its death ends the engine, so nothing may end it: a mistake of the keeper's is answered with `error` or `refused`, and
+Its death ends the engine, so nothing may end it: a mistake of the keeper's is answered with `error`, and
 what fails for want of memory or descriptors is tried again (`run`). Hence two rules: a descriptor's callback can be
 called again after it failed; what a timer goes on with, it arms before it does anything else.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
-import heapq
 import json
 import os
+import sched
 import select
 import signal
 import socket
@@ -24,10 +22,10 @@ import sys
 import time
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
-from typing import Any
+from typing import Any, cast
 
-PROTOCOL, MARKER = 1, "QUEENRIGHT_GENERATION"
-LINK_FD, CONTROL_FD, CONSOLE_FD, LOCK_FD = 3, 4, 6, 3
+ROW = ("gen", "group", "pid", "ticks", "state", "code", "status", "since_ns", "note")
+PROTOCOL, MARKER, LINK_FD, CONTROL_FD, CONSOLE_FD, LOCK_FD = 1, "QUEENRIGHT_GENERATION", 3, 4, 6, 3
 MAX_LINE, MAX_BACKLOG, MAX_NOTE = 1 << 20, 4 << 20, 64 << 10
 # From prctl(2), and __WALL of wait(2): also a child that was cloned to be ours without telling us of its death.
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, WALL = 1, 36, 0x40000000
@@ -42,13 +40,12 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def look(function: Any, path: str, otherwise: Any) -> Any:
-    """function(path), or `otherwise` where the process is gone or not ours to look at. Whatever else fails is raised:
+def look(function: Any, where: Any, otherwise: Any) -> Any:
+    """function(where), or `otherwise` where the process is gone or not ours to look at. Whatever else fails is raised:
     out of descriptors or memory says nothing about the process, and the living would count as dead."""
-    try:
-        return function(path)
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return otherwise
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError, ConnectionError):
+        return function(where)
+    return otherwise
 
 
 def read_whole(path: str) -> bytes:
@@ -57,11 +54,11 @@ def read_whole(path: str) -> bytes:
         return file.readall()
 
 
-def stat_of(pid: int | str) -> tuple[bytes, int, int, int]:
-    """(state, parent, session, start ticks) from proc_pid_stat(5); state b"" once the process is reaped."""
+def stat_of(pid: int | str) -> tuple[bytes, int, int, int, int]:
+    """(state, parent, session, start ticks, CPU ticks) from proc_pid_stat(5); state b"" once the process is reaped."""
     fields = look(read_whole, f"/proc/{pid}/stat", b"").rpartition(b")")[2].split() or [b"", *[b"0"] * 19]
-    half_dead = fields[0] == b"Z" and int(fields[17]) > 1  # its first thread ended before the others: it lives
-    return b"S" if half_dead else fields[0], int(fields[1]), int(fields[3]), int(fields[19])
+    lives = fields[0] == b"Z" and int(fields[17]) > 1  # its first thread ended before the others
+    return b"S" if lives else fields[0], int(fields[1]), int(fields[3]), int(fields[19]), sum(map(int, fields[11:13]))
 
 
 def tasks_of(pid: int) -> list[str]:
@@ -80,7 +77,7 @@ def alive_below(pids: list[int]) -> list[tuple[int, int]]:
     """(pid, start ticks) of these processes and all below them that live; a zombie counts as dead."""
     found, queue = list[tuple[int, int]](), list(pids)
     for pid in queue:  # it grows meanwhile
-        state, _, _, ticks = stat_of(pid)
+        state, _, _, ticks, _ = stat_of(pid)
         queue += children_of(pid)
         found += [(pid, ticks)] if state not in (b"", b"Z") else []
     return found
@@ -96,6 +93,13 @@ def has_open(pid: int, name: str) -> bool:
     """Whether it has the file open. By the link's text: a stat would hang on the dead network disk of another one."""
     links = (f"{task}/fd/{fd}" for task in tasks_of(pid) for fd in look(os.listdir, f"{task}/fd", []))
     return any(look(os.readlink, link, "").removesuffix(" (deleted)") == name for link in links)
+
+
+def hangs(before: Any, now: Any) -> bool:
+    """Whether two looks (`stat_of`) at a silent process show that it is stopped, or sleeps. One that has used CPU is
+    busy, R without CPU is starved by others, and D waits for a disk: killing those helps nobody."""
+    states = {before[0], now[0]}
+    return states == {b"T"} or (before[4] == now[4] and not states & {b"D", b"R"})
 
 
 def kill_exact(pid: int, ticks: int, number: int) -> None:
@@ -128,30 +132,22 @@ class Generation:
     def __init__(self, message: dict[str, Any]) -> None:
         self.gen, self.group, self.lock = (str.__str__(message[name]) for name in ("gen", "group", "lock"))
         self.note, self.lock_name, self.state, self.killed = message["note"], "", "running", set[int]()
-        self.pid = self.pidfd = self.ticks = self.code = self.status = self.passes = self.clean = 0
+        self.pid = self.pidfd = self.ticks = self.code = self.status = self.passes = 0
         self.since_ns, self.exited = time.monotonic_ns(), 0.0
-
-    def row(self) -> dict[str, Any]:
-        """The event `row`."""
-        names = ("gen", "group", "pid", "ticks", "state", "code", "status", "since_ns", "note")
-        return {"ev": "row"} | {name: getattr(self, name) for name in names}
 
 
 class Warden:
     """The warden of a slot. Making one takes the lock: raises OSError, BlockingIOError where another one holds it."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.settings, self.pid, self.ticks = settings, os.getpid(), stat_of(os.getpid())[3]
-        self.lock = os.open("warden.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        lock_patiently(self.lock)
+        self.settings, self.pid, ticks = settings, os.getpid(), stat_of(os.getpid())[3]
+        lock_patiently(os.open("warden.lock", os.O_RDWR | os.O_CREAT, 0o600))
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.selector = DefaultSelector()
-        self.generations, self.notes = dict[str, Generation](), dict[str, Any]()
-        self.timers, self.timer_count = list[tuple[float, int, Any]](), 0
-        self.incarnation = self.crashes = self.keeper = self.keeper_fd = self.keeper_started = 0
-        self.last_keeper: dict[str, int] | None = None
-        self.link: Any = None
-        self.quitting = self.stop_asked = False
+        self.selector, self.generations, self.notes = DefaultSelector(), dict[str, Generation](), dict[str, Any]()
+        self.timers, self.heard = sched.scheduler(time.monotonic), 0.0
+        self.facts = dict[str, Any](pid=self.pid, ticks=ticks, incarnation=0, crashes=0, last_keeper=None)
+        self.link = self.seen = cast("Any", None)
+        self.keeper = self.keeper_fd = self.quitting = self.stop_asked = 0
         self.drop_link()
         # A pipe: it holds 65,536 signals. A socketpair drops the 279th, a SIGTERM among 300 SIGCHLDs of one sweep, say.
         self.signals, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -169,20 +165,15 @@ class Warden:
         self.control.bind("control.sock")
         self.control.listen(1024)
 
-    def call_in(self, seconds: float, function: Any) -> None:
-        """Call it once, in so many seconds of the monotonic clock, from `run`."""
-        self.timer_count += 1
-        heapq.heappush(self.timers, (time.monotonic() + seconds, self.timer_count, function))
-
     def fork(self, argv: Any, env: Any, log: str, fds: dict[int, int], cwd: str, on_death: Any) -> tuple[int, int, int]:
         """(pid, pidfd, start ticks) of a new child. What fails before its exec is said in its log; it exits 127."""
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKABLE)
         try:
-            with open(log, "ab", buffering=0) as output:
+            with open(log, "ab", buffering=0) as output, open("/dev/null", "rb") as null:
                 pid = os.fork()
                 if pid == 0:
                     try:
-                        self.become(argv, env, {1: output.fileno(), 2: output.fileno()} | fds, cwd)
+                        self.become(argv, env, {0: null.fileno(), 1: output.fileno(), 2: output.fileno()} | fds, cwd)
                     except BaseException as error:  # noqa: BLE001 - whatever it is, it is said
                         output.write(f"cannot start {argv[0]}: {error}\n".encode(errors="replace"))
                     finally:
@@ -207,7 +198,6 @@ class Warden:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == self.pid:
             high = {k: fcntl.fcntl(v, fcntl.F_DUPFD_CLOEXEC, 100) for k, v in fds.items()}
-            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
             for target, source in high.items():
                 os.dup2(source, target)
             os.chdir(cwd)
@@ -220,7 +210,7 @@ class Warden:
         """Fork a keeper with a new link, and give it `hello` and the table. Where that fails it is tried again in a
         second; with the slot's directory gone there is nothing to keep, and the warden leaves."""
         env = {key: value for key, value in os.environ.items() if key not in self.settings["scrub"]}
-        env[MARKER] = f"keeper.{self.pid}.{self.incarnation + 1}"
+        env[MARKER] = f"keeper.{self.pid}.{self.facts['incarnation'] + 1}"
         try:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -233,15 +223,35 @@ class Warden:
                 born = self.fork(self.settings["keeper"], env, "logs/keeper.log", fds, "/", self.on_keeper_death)
         except OSError as error:
             self.drop_link()
-            self.call_in(1, self.start_keeper if os.path.exists(sys.argv[1]) else self.leave)  # no slot, no engine
-            say(f"cannot start a keeper: {error}")
-            return
+            self.timers.enter(1, 0, self.start_keeper if os.path.exists(sys.argv[1]) else self.leave)
+            return say(f"cannot start a keeper: {error}")
         self.keeper, self.keeper_fd, _ = born
-        self.incarnation, self.keeper_started = self.incarnation + 1, time.monotonic_ns()
-        who = {"pid": self.pid, "ticks": self.ticks, "incarnation": self.incarnation}
-        self.send(ev="hello", protocol=PROTOCOL, **who, crashes=self.crashes, last_keeper=self.last_keeper)
+        self.began = self.heard = time.monotonic()
+        self.facts["incarnation"], self.why = self.facts["incarnation"] + 1, ""
+        self.send(ev="hello", protocol=PROTOCOL, **self.facts)
         self.do_list({})
         self.allowed = len(self.outbox) + MAX_BACKLOG  # the table itself may be larger than what may stay unread
+        return self.record(None)
+
+    def record(self, due: float | None) -> None:
+        """`warden.json`, for readers: what `hello` says, and when on the monotonic clock the next keeper is due. A disk
+        that does not take it changes nothing."""
+        with suppress(OSError), open("warden.json.new", "wb", buffering=0) as file:
+            file.write(json.dumps(self.facts | {"due": due}).encode())
+            os.replace("warden.json.new", "warden.json")
+
+    def watch_keeper(self, due: float) -> None:
+        """Kill a keeper that hangs: silent for `keeper_silence`, and in two looks after that the same (`hangs`). That this
+        comes late says that we did not run, so perhaps the keeper could not either: its silence begins anew."""
+        now, gap, limit = time.monotonic(), self.settings["keeper_look"], self.settings["keeper_silence"]
+        self.heard = now if now > due + gap else self.heard
+        again, before, self.seen = max(now + gap, self.heard + limit), self.seen, None
+        self.timers.enter(again - now, 0, lambda: self.watch_keeper(again))
+        if self.keeper and now >= self.heard + limit:
+            self.seen = stat_of(self.keeper)
+            if before and hangs(before, self.seen):
+                self.why = "hung"
+                self.drop_link()
 
     def drop_link(self) -> None:
         """With the link ends its keeper: the table is here, so the next one loses nothing."""
@@ -259,42 +269,41 @@ class Warden:
             return time.sleep(0.01)  # dead, but a debugger has its status first; its pidfd stays ready
         self.selector.unregister(self.keeper_fd)
         os.close(self.keeper_fd)
-        self.keeper, self.last_keeper = 0, {"code": info.si_code, "status": info.si_status}
+        age, delays = time.monotonic() - self.began, self.settings["keeper_delays"]
+        died = 0 if self.why == "replaced" else 1 if age > self.settings["keeper_stable"] else self.facts["crashes"] + 1
+        last = {"code": info.si_code, "status": info.si_status, "lived": round(age, 3), "why": self.why}
+        self.keeper, self.facts = 0, self.facts | {"crashes": died, "last_keeper": last}
         self.drop_link()
         if self.quitting or self.stop_asked:
             self.leave()  # if it died during a stop, the warden ends the engine
-        lived, delays = (time.monotonic_ns() - self.keeper_started) / 1e9, self.settings["keeper_delays"]
-        self.crashes = 1 if lived > self.settings["keeper_stable"] else self.crashes + 1
-        delay = delays[min(self.crashes, len(delays)) - 1]
-        self.call_in(delay, self.start_keeper)
-        return say(f"the keeper ended after {lived:.1f} s with {self.last_keeper}; next in {delay:g} s")
+        delay = delays[min(died, len(delays)) - 1] if died else 0
+        self.timers.enter(delay, 0, self.start_keeper)
+        self.record(time.monotonic() + delay)
+        return say(f"the keeper ended after {age:.1f} s with {last}; next in {delay:g} s")
 
     # --- link -------------------------------------------------------------------------------------------------------
 
     def send(self, **message: Any) -> None:
         """An event for the keeper. Without one it is dropped: nothing is lost by that, the next one gets the table."""
-        if self.link is None:
-            return
-        self.outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        if len(self.outbox) > self.allowed:
-            self.drop_link()  # it does not read
-        else:
+        if self.link is not None:
+            self.outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"
             self.flush()
 
     def flush(self) -> None:
         """Write what the socket takes, and the rest when it takes more. That nobody reads any more is seen by reading."""
         with suppress(OSError):
             del self.outbox[: self.link.send(self.outbox)]
+        if len(self.outbox) > self.allowed:
+            return self.drop_link()  # it does not read
         self.selector.modify(self.link, EVENT_READ | EVENT_WRITE if self.outbox else EVENT_READ, self.on_link)
+        return None
 
     def on_link(self, mask: int) -> None:
         """Take what the keeper wrote, and obey each whole line. A command that fails is answered with `error`."""
         self.flush()
         if not mask & EVENT_READ:
             return
-        data = b""
-        with suppress(ConnectionError):
-            data = self.link.recv(65536)
+        data = look(self.link.recv, 65536, b"")
         *lines, self.inbox = (self.inbox + data).split(b"\n")
         if not data or len(self.inbox) > MAX_LINE:  # EOF is not death: end it, and its pidfd starts the next one
             self.drop_link()
@@ -305,12 +314,13 @@ class Warden:
                 message |= json.loads(line)
                 getattr(self, f"do_{message['op']}")(message)
             except Exception as error:  # noqa: BLE001 - a keeper's mistake must not take the engine down
-                self.send(ev="error", id=message.get("id"), why=f"{type(error).__name__}: {error}"[:500])
+                why = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+                self.send(ev="error", id=message.get("id"), errno=getattr(error, "errno", None), why=why[:500])
 
     def do_list(self, message: dict[str, Any]) -> None:
         """`list`: every generation, the notes of the slot, and the strays."""
         for generation in self.generations.values():
-            self.send(**generation.row())
+            self.send(ev="row", **{name: getattr(generation, name) for name in ROW})
         strays = list[tuple[int, int]]()
         with suppress(OSError):  # a keeper that waits for its table is worse off than one that hears of no stray
             known = {pid for generation in self.generations.values() for pid, _ in self.members(generation, [])}
@@ -322,23 +332,11 @@ class Warden:
         """`note`: remember a value that is never looked into."""
         if len(json.dumps(message["value"])) > MAX_NOTE:
             raise ValueError("a note is at most 64 KiB")
-        if "gen" in message:
-            self.generations[message["gen"]].note = message["value"]
-        else:
-            self.notes[message["key"]] = message["value"]
+        place = vars(self.generations[message["gen"]]) if "gen" in message else self.notes
+        place["note" if "gen" in message else message["key"]] = message["value"]
 
     def do_spawn(self, message: dict[str, Any]) -> None:
-        """`spawn`: answered with `spawned` or `refused`; a refused one leaves nothing behind."""
-        try:
-            new = self.spawn(message)
-        except Exception as error:  # noqa: BLE001 - a mistake in the message is refused like what the system refuses
-            self.send(ev="refused", id=message.get("id"), errno=getattr(error, "errno", None), why=str(error))
-            return
-        self.generations[new.gen] = new
-        self.send(ev="spawned", id=message.get("id"), gen=new.gen, pid=new.pid, ticks=new.ticks)
-
-    def spawn(self, message: dict[str, Any]) -> Generation:
-        """Make the generation's lock, and fork its leader with it. Raises whatever is wrong with message or machine."""
+        """`spawn`: make the generation's lock, and fork its leader with it. What fails leaves nothing behind."""
         new = Generation(message)
         for other in self.generations.values():
             if other.gen == new.gen or (other.group == new.group and other.state != "gone"):
@@ -348,27 +346,46 @@ class Warden:
             try:
                 lock_patiently(lock.fileno())
                 new.lock_name = os.readlink(f"/proc/self/fd/{lock.fileno()}")
-                argv, fds, cwd = message["argv"], {LOCK_FD: lock.fileno()}, message.get("cwd", "/")
-                born = self.fork(argv, env, message["log"], fds, cwd, lambda _: self.on_exit(new))
+                argv, log, fds, cwd = message["argv"], message["log"], {LOCK_FD: lock.fileno()}, message.get("cwd", "/")
+                new.pid, new.pidfd, new.ticks = self.fork(argv, env, log, fds, cwd, lambda _: self.on_exit(new))
             except Exception:
                 os.unlink(new.lock)
                 raise
-        new.pid, new.pidfd, new.ticks = born
-        return new
+        self.generations[new.gen] = new
+        self.send(ev="spawned", id=message.get("id"), gen=new.gen, pid=new.pid, ticks=new.ticks)
 
     def do_kill(self, message: dict[str, Any]) -> None:
         """`kill`: the leader, or with `scope` `all` first what is below it and belongs to it."""
-        generation = self.generations[message["gen"]]
-        if generation.state == "running":
+        target = self.generations[message["gen"]]
+        if target.state == "running":
             if message.get("scope") == "all":
-                for pid, ticks in self.members(generation, children_of(generation.pid)):
+                for pid, ticks in self.members(target, children_of(target.pid)):
                     kill_exact(pid, ticks, message["sig"])
-            signal.pidfd_send_signal(generation.pidfd, message["sig"])
+            signal.pidfd_send_signal(target.pidfd, message["sig"])
+            if message["sig"] == signal.SIGKILL:
+                self.timers.enter(self.settings["sweep_limit"], 0, lambda: self.doubt(target, "running", [target.pid]))
+
+    def doubt(self, generation: Generation, state: str, pids: list[int]) -> None:
+        """Killed, and still there at its limit: call it unkillable until its exit or end comes after all."""
+        if generation.state == state:
+            generation.state = "unkillable"
+            self.send(ev="unkillable", gen=generation.gen, pids=pids)
 
     def do_forget(self, message: dict[str, Any]) -> None:
         """`forget`: only what is `gone`."""
         if self.generations[message["gen"]].state == "gone":
             del self.generations[message["gen"]]
+
+    def do_beat(self, _: dict[str, Any]) -> None:
+        """`beat`: the keeper's loop turns."""
+        self.heard = time.monotonic()
+
+    def do_replace(self, message: dict[str, Any]) -> None:
+        """`replace`: the keeper is about to end; the next one, of this `argv` if there is one, comes at once."""
+        argv = [str.__str__(word) for word in message.get("argv") or self.settings["keeper"]]
+        os.stat(argv[0])  # an upgrade that is not there replaces nobody
+        self.settings["keeper"], self.why = argv, "replaced"
+        self.send(ev="done", id=message.get("id"))
 
     def do_quit(self, message: dict[str, Any]) -> None:
         """`quit`: the end of the slot, with the keeper's own or `sweep_limit` later. Refused while a generation lives;
@@ -376,7 +393,7 @@ class Warden:
         if left := [g.gen for g in self.generations.values() if g.state in ("running", "sweeping")]:
             raise OSError(f"still alive: {' '.join(left)}")
         self.quitting = True
-        self.call_in(self.settings["sweep_limit"], self.leave)
+        self.timers.enter(self.settings["sweep_limit"], 0, self.leave)
         self.send(ev="done", id=message.get("id"))
 
     # --- death ------------------------------------------------------------------------------------------------------
@@ -388,9 +405,9 @@ class Warden:
             self.send(ev="signal", sig=number)
             limit = self.settings["sweep_limit" if self.stop_asked else "stop_limit"]  # the second one means now
             self.stop_asked = True
-            self.call_in(limit if self.keeper else 0, self.leave)
+            self.timers.enter(limit if self.keeper else 0, 0, self.leave)
         if signal.SIGCHLD in numbers:
-            self.reap_adopted()
+            self.adopted()
             for generation in list(self.generations.values()):
                 self.sweep(generation)
 
@@ -407,15 +424,14 @@ class Warden:
         return self.sweep(generation)
 
     def adopted(self) -> list[int]:
-        """Our children that we did not fork: orphans from below, which come to the subreaper."""
+        """Our children that we did not fork: orphans from below, which come to the subreaper. The dead are reaped, each by
+        its pid: waitpid(-1) would eat a leader's status, and P_ALL stands on the first kept zombie."""
         ours = {self.keeper, *(g.pid for g in self.generations.values() if g.state != "gone")}
-        return [pid for pid in children_of(self.pid) if pid not in ours]
-
-    def reap_adopted(self) -> None:
-        """Each by its pid: waitpid(-1) would eat a leader's status, and P_ALL stands on the first kept zombie."""
-        for pid in self.adopted():
+        found = [pid for pid in children_of(self.pid) if pid not in ours]
+        for pid in found:
             with suppress(ChildProcessError):
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | WALL)
+        return found
 
     def members(self, generation: Generation, known: list[int]) -> list[tuple[int, int]]:
         """What lives of a generation besides its leader: `known` and what is below the processes that the warden adopted
@@ -423,14 +439,14 @@ class Warden:
         which are nobody's: it is not signalled, and the walk is not empty."""
         adopted, unsure = self.adopted(), list[tuple[int, int]]()
         for pid, _ in alive_below(adopted):
-            state, _, session, _ = stat_of(pid)
+            state, _, session, *_ = stat_of(pid)
             ours = session == generation.pid or has_open(pid, generation.lock_name)
             if state == b"D" and not ours:  # whoever reads the environment of a stuck process may get stuck with it
                 unsure.append((pid, 0))
             elif ours or mark_of(pid) == generation.gen:
                 known.append(pid)
         # Who died meanwhile had perhaps forked: that child came to us after the list was read.
-        unsure += [(pid, 0) for pid in adopted if stat_of(pid)[0] == b"Z"]
+        unsure += [(pid, 0) for pid in adopted if stat_of(pid)[0] in (b"", b"Z")]
         return [*{*alive_below(known), *unsure}]
 
     def lock_free(self, generation: Generation) -> bool:
@@ -444,66 +460,57 @@ class Warden:
     def sweep(self, generation: Generation, only: int = 0) -> None:
         """Kill what the leader left behind; give its pid back only after two empty walks with the lock free. `only`:
         unless there was another pass since this one was planned."""
-        if generation.state not in ("sweeping", "unkillable") or only not in (0, generation.passes):
+        if not generation.exited or generation.state == "gone" or only not in (0, generation.passes):
             return
-        passes, clean = generation.passes + 1, generation.clean
-        generation.passes, generation.clean = passes, 0
-        self.call_in(0.001 * min(2 * passes, 50), lambda: self.sweep(generation, passes))
-        self.reap_adopted()
-        found = self.members(generation, [])
+        generation.passes = passes = generation.passes + 1
+        self.timers.enter(0.001 * min(2 * passes, 50), 0, lambda: self.sweep(generation, passes))
+        self.adopted()
+        found = self.members(generation, []) or self.members(generation, [])
         for pid, ticks in found:
             kill_exact(pid, ticks, signal.SIGKILL)
         generation.killed |= {pid for pid, ticks in found if ticks}
-        generation.clean = 0 if found else clean + 1
         spent = time.monotonic() - generation.exited
-        if generation.clean >= 2 and self.lock_free(generation):
+        if not found and self.lock_free(generation):
             os.waitpid(generation.pid, 0)
             generation.state = "gone"
             with suppress(OSError):
                 os.unlink(generation.lock)
             self.send(ev="gone", gen=generation.gen, killed=len(generation.killed), ms=round(spent * 1000, 2))
-        elif generation.state == "sweeping" and spent > self.settings["sweep_limit"]:
-            generation.state = "unkillable"
-            self.send(ev="unkillable", gen=generation.gen, pids=[pid for pid, _ in found])
-        elif generation.clean == 1:
-            self.call_in(0, lambda: self.sweep(generation, passes))
+        elif spent > self.settings["sweep_limit"]:
+            self.doubt(generation, "sweeping", [pid for pid, _ in found])
 
     # --- the end ----------------------------------------------------------------------------------------------------
-
-    def end_all(self) -> bool:
-        """Kill everything below. True when we have no child at all: orphans come to us, so nothing lives below then."""
-        try:
-            for pid, ticks in alive_below(children_of(self.pid)):
-                kill_exact(pid, ticks, signal.SIGKILL)
-            while os.waitpid(-1, os.WNOHANG | WALL)[0]:  # nobody asks for how they ended any more
-                pass
-        except OSError as error:
-            return isinstance(error, ChildProcessError)
-        return False
 
     def leave(self) -> None:
         """Leave nothing: whoever still lives is killed, strays too; the socket goes, and with the process the lock."""
         if not self.quitting:
             say("ending the engine without the keeper")
-        deadline = time.monotonic() + self.settings["sweep_limit"]
-        while not (empty := self.end_all()) and time.monotonic() < deadline:
-            time.sleep(0.001)
-        for path in ["control.sock", *(generation.lock for generation in self.generations.values() if empty)]:
+        empty, deadline = False, time.monotonic() + self.settings["sweep_limit"]
+        while not empty and time.monotonic() < deadline:
+            try:
+                for pid, ticks in alive_below(children_of(self.pid)):
+                    kill_exact(pid, ticks, signal.SIGKILL)
+                while os.waitpid(-1, os.WNOHANG | WALL)[0]:  # nobody asks for how they ended any more
+                    time.sleep(0)
+                time.sleep(0.001)
+            except OSError as error:
+                empty = isinstance(error, ChildProcessError)  # no child at all: orphans come to us, so nothing is below
+        for path in ["control.sock", "warden.json", *(g.lock for g in self.generations.values() if empty)]:
             with suppress(OSError):
                 os.unlink(path)
         os._exit(0 if empty else 1)
 
     def run(self) -> None:
         """Never returns: `leave` ends the process."""
-        self.call_in(0, self.start_keeper)
+        self.timers.enter(0, 0, self.start_keeper)
+        self.watch_keeper(time.monotonic())
         while True:
             try:
-                timeout = max(0.0, self.timers[0][0] - time.monotonic()) if self.timers else None
-                for key, mask in self.selector.select(timeout):
+                # `watch_keeper` is always among the timers. They come last: one that fails must not keep us from the link.
+                for key, mask in self.selector.select(max(0.0, self.timers.queue[0].time - time.monotonic())):
                     if self.selector.get_map().get(key.fd) is key:  # else an earlier callback dropped or reused it
                         key.data(mask)
-                while self.timers and self.timers[0][0] <= time.monotonic():
-                    heapq.heappop(self.timers)[2]()
+                self.timers.run(blocking=False)
             except Exception as error:  # noqa: BLE001 - no descriptors, no memory, a bug: no reason to end an engine
                 say(f"trying again: {error!r}")
                 time.sleep(0.05)

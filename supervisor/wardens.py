@@ -34,6 +34,8 @@ def command(slot: Slot, *, console: bool = False, release_fd: int | None = None)
         "sweep_limit": budgets.SWEEP_LIMIT,
         "keeper_delays": budgets.KEEPER_DELAYS,
         "keeper_stable": budgets.KEEPER_STABLE,
+        "keeper_silence": budgets.KEEPER_SILENCE,
+        "keeper_look": budgets.KEEPER_LOOK,
     }
     if release_fd is not None:
         settings["release_fd"] = release_fd

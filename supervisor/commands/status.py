@@ -42,6 +42,8 @@ def render(snapshot: dict[str, Any]) -> str:
     if snapshot["keeper"]:
         keeper = snapshot["keeper"]
         lines.append(f"keeper    pid {keeper['pid']}, version {keeper['version']}, up {ago(keeper['since'])}")
+    elif snapshot["warden"]:
+        lines += [f"          | {line}" for line in snapshot["warden"]["last_words"]]
     for group in snapshot["groups"]:
         lines += _group(group)
     if snapshot["members"]:

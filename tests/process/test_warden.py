@@ -129,12 +129,12 @@ def test_a_spawn_is_refused_while_the_group_has_a_generation_that_is_not_gone(ri
     keeper = rig.keeper()
     rig.spawn(keeper, "a", SLEEP, group="chat")
     refused = keeper.ask("spawn", **rig.order("b", SLEEP, group="chat"))
-    assert (refused["ev"], refused["why"]) == ("refused", "group chat still has generation a")
+    assert (refused["ev"], refused["why"]) == ("error", "group chat still has generation a")
     assert not rig.lock("b").exists()
     rig.spawn(keeper, "c", SLEEP, group="embed")  # its neighbour is another matter
     keeper.tell("kill", gen="a", sig=9)
     keeper.until_gone("a")
-    assert keeper.ask("spawn", **rig.order("a", SLEEP, group="chat"))["ev"] == "refused"  # the name was used
+    assert keeper.ask("spawn", **rig.order("a", SLEEP, group="chat"))["ev"] == "error"  # the name was used
     rig.spawn(keeper, "b", SLEEP, group="chat")
     keeper.tell("forget", gen="a")
     keeper.tell("forget", gen="b")  # it is alive: nothing happens
@@ -161,7 +161,7 @@ def test_a_spawn_that_cannot_be_is_refused_and_leaves_nothing(rig: Rig, change: 
     keeper = rig.keeper()
     order = {name: fact for name, fact in (rig.order("a", SLEEP) | change).items() if fact is not ...}
     before = rig.fds()
-    assert keeper.ask("spawn", **order)["ev"] == "refused"
+    assert keeper.ask("spawn", **order)["ev"] == "error"
     assert not rig.lock("a").exists()
     assert rig.fds() == before
     assert proc(rig.pid, f"task/{rig.pid}/children").split() == [str(keeper.pid)]
@@ -172,7 +172,7 @@ def test_a_lock_file_that_is_there_already_is_nobodys_to_take(rig: Rig) -> None:
     keeper = rig.keeper()
     rig.lock("a").touch()
     refused = keeper.ask("spawn", **rig.order("a", SLEEP))
-    assert (refused["ev"], refused["errno"]) == ("refused", 17)
+    assert (refused["ev"], refused["errno"]) == ("error", 17)
     assert rig.lock("a").exists()
 
 
@@ -290,7 +290,7 @@ def test_gone_waits_for_the_lock_and_the_pid_is_kept_until_then() -> None:
         # Somebody has the lock whom nobody can find: the generation is not gone, and its pid is nobody else's.
         assert keeper.next() == {"ev": "unkillable", "gen": "a", "pids": []}
         assert state_of(leader) == "Z"
-        assert keeper.ask("spawn", **rig.order("b", SLEEP, group="a"))["ev"] == "refused"
+        assert keeper.ask("spawn", **rig.order("b", SLEEP, group="a"))["ev"] == "error"
         os.close(lock)
         keeper.until_gone("a")
         assert state_of(leader) == ""

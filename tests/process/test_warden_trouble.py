@@ -48,7 +48,7 @@ def test_without_descriptors_a_spawn_is_refused_and_works_again_later(rig: Rig) 
     keeper = rig.keeper()
     old = limit_descriptors(rig)
     refused = keeper.ask("spawn", **rig.order("a", SLEEP))
-    assert (refused["ev"], refused["errno"]) == ("refused", 24)
+    assert (refused["ev"], refused["errno"]) == ("error", 24)
     resource.prlimit(rig.pid, resource.RLIMIT_NOFILE, old)
     rig.spawn(keeper, "a", SLEEP)
 
@@ -97,7 +97,7 @@ def test_without_processes_a_spawn_is_refused_and_a_keeper_comes_later() -> None
         before = rig.fds()
         (rig.slot / "fail").touch()
         refused = keeper.ask("spawn", **rig.order("a", SLEEP))
-        assert (refused["ev"], refused["errno"]) == ("refused", 11)
+        assert (refused["ev"], refused["errno"]) == ("error", 11)
         assert not rig.lock("a").exists()
         assert rig.fds() == before
         os.kill(keeper.pid, signal.SIGKILL)
@@ -113,7 +113,7 @@ def test_a_child_that_cannot_be_watched_is_not_left_running() -> None:
     with Rig(seam=seam) as rig:
         keeper = rig.keeper()
         (rig.slot / "fail").touch()
-        assert keeper.ask("spawn", **rig.order("a", SLEEP))["ev"] == "refused"
+        assert keeper.ask("spawn", **rig.order("a", SLEEP))["ev"] == "error"
         assert Path(f"/proc/{rig.pid}/task/{rig.pid}/children").read_text().split() == [str(keeper.pid)]
         (rig.slot / "fail").unlink()
         rig.spawn(keeper, "a", SLEEP)
@@ -154,7 +154,7 @@ def test_an_unkillable_process_is_reported_holds_its_group_and_is_swept_when_it_
         stuck = rig.pids_said("a")[0]
         keeper.tell("kill", gen="a", sig=9)
         assert keeper.hear("unkillable", gen="a")["pids"] == [stuck]
-        assert keeper.ask("spawn", **rig.order("b", SLEEP, group="chat"))["ev"] == "refused"
+        assert keeper.ask("spawn", **rig.order("b", SLEEP, group="chat"))["ev"] == "error"
         rig.spawn(keeper, "c", SLEEP, group="embed")
         (rig.slot / "stuck").unlink()
         keeper.until_gone("a")
@@ -175,6 +175,51 @@ def test_a_slot_with_an_unkillable_generation_can_be_quit_and_says_so_by_its_sta
         assert not is_free(rig.lock("a"))  # held means alive, also for who comes after us
         assert alive(stuck)
         rig.marker.kill()
+
+
+STUCK_LEADER = """
+send = signal.pidfd_send_signal
+signal.pidfd_send_signal = lambda pidfd, number: None if os.path.exists("stuck") else send(pidfd, number)
+"""
+CLOSES_ALL = "import os, signal; os.closerange(3, 100); print('ready', flush=True); signal.pause()"
+
+
+def test_a_leader_that_does_not_die_of_sigkill_is_reported_until_it_does() -> None:
+    with Rig(seam=f"import signal\n{STUCK_LEADER}", sweep_limit=0.1) as rig:
+        (rig.slot / "stuck").touch()
+        keeper = rig.keeper()
+        leader = rig.spawn(keeper, "a", [*PYTHON, CLOSES_ALL], group="chat")
+        rig.said("a")
+        for _ in range(2):
+            keeper.tell("kill", gen="a", sig=15)
+            keeper.tell("kill", gen="a", sig=9, scope="all")
+        assert keeper.hear("unkillable", gen="a")["pids"] == [leader]
+        # Nothing of it but the leader lives, and nobody holds its lock: yet it is not gone, and nobody waits for it.
+        rig.spawn(keeper, "b", ["/bin/true"])
+        assert keeper.next()["ev"] == "exit"
+        keeper.until_gone("b")
+        assert keeper.ask("spawn", **rig.order("c", SLEEP, group="chat"))["ev"] == "error"
+        os.kill(keeper.pid, signal.SIGKILL)
+        keeper = rig.keeper()
+        assert (keeper.rows["a"]["state"], keeper.rows["a"]["code"]) == ("unkillable", 0)
+        os.kill(leader, signal.SIGKILL)
+        assert keeper.next()["ev"] == "exit"
+        keeper.until_gone("a")
+        rig.spawn(keeper, "c", SLEEP, group="chat")
+        (rig.slot / "stuck").unlink()
+
+
+def test_a_slot_whose_leader_cannot_be_killed_can_be_quit() -> None:
+    with Rig(seam=f"import signal\n{STUCK_LEADER}", sweep_limit=0.1) as rig:
+        (rig.slot / "stuck").touch()
+        keeper = rig.keeper()
+        leader = rig.spawn(keeper, "a", SLEEP)
+        keeper.tell("kill", gen="a", sig=9)
+        keeper.hear("unkillable", gen="a")
+        assert keeper.ask("quit")["ev"] == "done"
+        keeper.say("!exit 0")
+        assert rig.ended() == 1
+        wait_dead(leader)  # by its death signal
 
 
 def test_the_environment_of_a_process_in_uninterruptible_sleep_is_not_read() -> None:

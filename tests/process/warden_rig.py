@@ -54,6 +54,9 @@ while True:
             word, _, rest = line.partition(b" ")
             if word == b"!exit":
                 os._exit(int(rest))
+            elif word == b"!burn":
+                while True:
+                    pass
             elif word == b"!deaf":
                 readers.remove(3)
             elif word == b"!close":
@@ -125,7 +128,7 @@ class Keeper:
         """A command and its answer; events that come between are lost."""
         self._count += 1
         self.tell(op, id=self._count, **facts)
-        return self.hear("spawned", "refused", "done", "error", "listed", id=self._count)
+        return self.hear("spawned", "done", "error", "listed", id=self._count)
 
     def until_gone(self, gen: str) -> dict[str, Any]:
         return self.hear("gone", gen=gen)
@@ -173,6 +176,8 @@ class Rig:
             "sweep_limit": 5,
             "keeper_delays": [0],
             "keeper_stable": 3600,
+            "keeper_silence": 3600,
+            "keeper_look": 0.1,
             **settings,
         }
         self.killed, self._may_try_again = False, may_try_again

@@ -29,6 +29,8 @@ def test_they_fit_as_they_are() -> None:
         ("READY_POLL", 0.25, "READY_POLL < READY_POLL_MOST"),
         ("RESTART_DELAYS", (0.0, 2.0, 1.0), "RESTART_DELAYS grow"),
         ("KEEPER_DELAYS", (1.0, 0.0), "KEEPER_DELAYS grow"),
+        ("KEEPER_BEAT", 2.5, "4 * KEEPER_BEAT < KEEPER_SILENCE"),
+        ("KEEPER_SILENCE", 13.0, "KEEPER_SILENCE + 2 * KEEPER_LOOK < HANDOFF_WAIT"),
     ],
 )
 def test_a_limit_that_does_not_fit_is_named(

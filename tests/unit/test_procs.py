@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
+from supervisor import budgets
 from supervisor.contract import Exit
 from supervisor.errors import LinkError
 from supervisor.procs import Exited, Gone, Hello, Procs, Row, Spawned, SpawnRefusedError, Unkillable
@@ -45,6 +46,7 @@ ROW = {
     "since_ns": 1,
     "note": {"ports": {"proxy": 20000}},
 }
+BEAT = {"op": "beat"}
 LISTED = {"ev": "listed", "id": None, "notes": {"intent": {"stop": "é\u2028"}}, "strays": [[61, 9]]}
 
 
@@ -57,13 +59,18 @@ class Warden:
 
     def __init__(self, end: trio.SocketStream) -> None:
         self.end = end
-        self._pending = b""
+        self._pending, self.beats = b"", 0
 
     async def say(self, *messages: dict[str, Any]) -> None:
         await self.end.send_all(lines(*messages))
 
     async def hear(self) -> dict[str, Any]:
-        """The keeper's next command."""
+        """The keeper's next command; beats are passed over."""
+        while (found := await self.hear_anything()) == BEAT:
+            self.beats += 1
+        return found
+
+    async def hear_anything(self) -> dict[str, Any]:
         while b"\n" not in self._pending:
             data = await self.end.receive_some()
             assert data, "the keeper hung up"
@@ -220,7 +227,7 @@ async def test_a_spawn_is_asked_for_and_answered() -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize(
-    "answer", [{"ev": "refused", "errno": 2, "why": "No such file"}, {"ev": "error", "why": "No such file"}]
+    "answer", [{"ev": "error", "errno": 2, "why": "No such file"}, {"ev": "error", "why": "No such file"}]
 )
 async def test_a_spawn_that_is_refused_names_program_and_reason(answer: dict[str, Any]) -> None:
     async with running() as (procs, warden), trio.open_nursery() as nursery:
@@ -278,6 +285,35 @@ async def test_a_command_that_was_not_taken_is_said_and_harms_nothing(capfd: pyt
         await warden.say({"ev": "signal", "sig": 15})
         assert await procs.signals.receive() == 15
     assert "the warden did not take a command: KeyError: '0z'" in capfd.readouterr().err
+
+
+@pytest.mark.trio
+async def test_the_keeper_beats_from_its_first_moment_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the warden has said anything, and while nobody asks for anything."""
+    monkeypatch.setattr(budgets, "KEEPER_BEAT", 0.01)
+    async with link() as (procs, warden), trio.open_nursery() as nursery:
+        nursery.start_soon(procs.run)
+        assert [await warden.hear_anything() for _ in range(3)] == [BEAT] * 3
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("argv", [None, ["/new/python", "-P", "keeper.py"]])
+@pytest.mark.parametrize(
+    ("answer", "result"), [({"ev": "done"}, ""), ({"ev": "error", "why": "No such file"}, "No such file")]
+)
+async def test_a_successor_is_granted_or_refused_with_a_reason(
+    argv: list[str] | None, answer: dict[str, Any], result: str
+) -> None:
+    async with running() as (procs, warden), trio.open_nursery() as nursery:
+
+        async def reply() -> None:
+            asked = await warden.hear()
+            assert (asked["op"], asked["argv"]) == ("replace", argv)
+            await warden.say({**answer, "id": asked["id"]})
+
+        nursery.start_soon(reply)
+        assert await procs.replace(argv) == result
 
 
 @pytest.mark.trio

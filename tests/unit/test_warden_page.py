@@ -22,17 +22,19 @@ def commands() -> set[str]:
 
 
 def events() -> dict[str, set[str]]:
-    """Each event with its fields: of `send(ev=...)`, and of the row, which is made from a list of names."""
+    """Each event with its fields: of `send(ev=...)`, and of hello and row, which are made from lists of names."""
     found: dict[str, set[str]] = {}
     for node in ast.walk(ast.parse(WARDEN.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             facts = {word.arg: word.value for word in node.keywords if word.arg is not None}
             if isinstance(event := facts.pop("ev", None), ast.Constant):
                 found[str(event.value)] = set(facts)
-        elif isinstance(node, ast.FunctionDef) and node.name == "row":
-            (names,) = (each.value for each in node.body if isinstance(each, ast.Assign))
-            found["row"] = set(ast.literal_eval(names))
-    found["hello"] |= {"pid", "ticks", "incarnation"}  # given as a dictionary
+            elif ast.unparse(node.func) == "dict[str, Any]" and facts:
+                hello = set(facts)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROW":
+            row = set(ast.literal_eval(node.value))
+    found["hello"] |= hello
+    found["row"] |= row
     return found
 
 
