@@ -164,6 +164,9 @@ class Keeper:
             await self._stop_asked.wait()
             if self.stopping:
                 await self._tear_down()
+            else:
+                if refused := await self.procs.replace():
+                    logfiles.complain(f"the warden will count this as a crash: {refused}")
             lock.release()
             nursery.cancel_scope.cancel()
 

@@ -182,6 +182,7 @@ def test_a_new_keeper_takes_over_on_request(place: Place) -> None:
     assert after.keeper != before.keeper
     same(before, after, *before.engine)
     assert front.result(stream)["text"] == "".join(story(PROMPT, 0, 2 * RATE))
+    assert place.snapshot()["warden"]["keeper_crashes"] == 0
 
 
 @pytest.mark.parametrize(
