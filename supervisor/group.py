@@ -356,7 +356,7 @@ class Group:
     async def _come_up(self, life: Life, roles: list[str]) -> None:
         """Load these servers, say that the group can serve, and then watch it."""
         if await self._load(life, roles):
-            await self.kind.watch(self.spec, life.birth, self._report)
+            await self.kind.watch(self.spec, life.birth, self._report, self._note_activity)
 
     async def _warm_up(self, life: Life, delay: float) -> None:
         """Load what was lost: at once, and more slowly each time it happens in a row."""
@@ -417,6 +417,9 @@ class Group:
         if state is ServerState.LOST and was is not ServerState.LOST:
             self.post(Event.SERVER_LOST, self.life.birth.generation, f"the {role} server died; it is loaded again")
         self.changed()
+
+    def _note_activity(self, role: str, in_flight: int, progress: int) -> None:
+        """Nobody asks for it yet."""
 
     def _is_its_own(self, role: str) -> bool:
         if self.life is None or role not in self.life.birth.ports:

@@ -62,8 +62,34 @@ class Command:
     files: Mapping[Path, str] = field(factory=dict, repr=False)
 
 
+class Answer(StrEnum):
+    """What came of a question to a process. Silence has no word here: the one who asks sets a limit and cancels the
+    question when it is over, and so knows silence best."""
+
+    ANSWERED = "answers"
+    """It said that all is well."""
+    NOT_YET = "answers that it is not ready"
+    """It said that it cannot serve now, as llama-server does with 503 while it loads: alive, and not ready."""
+    BROKE_OFF = "breaks connections off"
+    """It took the connection and closed it without an answer, or with one that is none."""
+    REFUSED = "refuses connections"
+    """Nobody listens on its port."""
+    UNKNOWN = "could not be asked"
+    """The question itself failed, on our side (no descriptor left, say), or this kind has no such question. It says
+    nothing about the process that was to be asked, and never counts against it."""
+
+
+PROXY = "proxy"
+"""The subject of a probe that is no role: the group's leader, where clients go."""
+
 Report = Callable[[str, ServerState], None]
 """(role, state): told by a kind's `watch`."""
+
+Activity = Callable[[str, int, int], None]
+"""(role, in flight, progress): told by a kind's `watch` at each change, and at least once for each role when it knows.
+`in flight` counts the requests that the role is being asked and has not finished answering, waiting ones included;
+`progress` is any number that changes when one of their answers moved on (bytes passed on, requests done). A kind that
+does not know never calls it: unknown is neither idle nor stuck."""
 
 
 class Kind(Protocol):
@@ -85,8 +111,28 @@ class Kind(Protocol):
         """Prove that what answers is this generation, then have the servers of `roles` loaded; return once they all
         answer. With no roles only the proof is made. Raises EngineStartError."""
 
-    async def watch(self, spec: GroupSpec, birth: Birth, report: Report) -> None:
-        """Report what becomes of the servers, until cancelled."""
+    async def watch(self, spec: GroupSpec, birth: Birth, report: Report, activity: Activity) -> None:
+        """Report what becomes of the servers and of the requests to them, until cancelled."""
+
+    async def probe(self, spec: GroupSpec, birth: Birth, subject: str) -> Answer:
+        """Ask one process whether it is well: PROXY, or the server of a role on its own port, never through the proxy.
+
+        Asked every PROBE_INTERVAL, so it must be cheap, wake nothing, load nothing, count as no use and reset no idle
+        time. Cancelled when its time is up, which is silence. Only servers that should be loaded are asked. What it
+        raises counts as UNKNOWN.
+        """
+
+    async def look_closer(self, spec: GroupSpec, birth: Birth, role: str) -> str | None:
+        """Something of the server's own that changes when its work moves on: tokens done, say. None when it has none.
+
+        Asked on suspicion only and at most every CLOSER_INTERVAL, because with some servers asking disturbs the work.
+        Cancelled when its time is up. What it raises counts as None.
+        """
+
+    async def canary(self, spec: GroupSpec, birth: Birth, role: str) -> Answer:
+        """Have the server of a role do the smallest real work there is (one token), on its own port and not through the
+        proxy. Asked on suspicion only, one at a time. Any answer that took the work is ANSWERED; UNKNOWN where a kind
+        has no such question. Cancelled when its time is up, which is silence. What it raises counts as UNKNOWN."""
 
     async def release(self, birth: Birth) -> None:
         """Have it let go of its servers before it is told to end. May raise anything; bounded by the caller."""

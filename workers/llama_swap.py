@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.contract import GroupSpec, LaunchSpec
 from supervisor.errors import ConfigError, EngineBinaryError, EngineStartError
-from supervisor.kinds import Birth, Command, Report, ServerState
+from supervisor.kinds import Activity, Answer, Birth, Command, Report, ServerState
 from workers.swap_configuration import OPTIONAL_FLAGS, configuration
 from workers.swap_watcher import Watcher
 
@@ -120,7 +120,7 @@ class LlamaSwap:
         if failures:
             raise EngineStartError("; ".join(failures))
 
-    async def watch(self, spec: GroupSpec, birth: Birth, report: Report) -> None:
+    async def watch(self, spec: GroupSpec, birth: Birth, report: Report, activity: Activity) -> None:
         """Follow the proxy's event stream. It ends without a word on a reload and with the proxy: ask again."""
         import httpx
         import trio
@@ -135,6 +135,18 @@ class LlamaSwap:
             except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 pass  # a proxy that died is the warden's to report; a garbled event is followed by a whole list
             await trio.sleep(RECONNECT)
+
+    async def probe(self, spec: GroupSpec, birth: Birth, subject: str) -> Answer:
+        """Not yet."""
+        return Answer.UNKNOWN
+
+    async def look_closer(self, spec: GroupSpec, birth: Birth, role: str) -> str | None:
+        """Not yet."""
+        return None
+
+    async def canary(self, spec: GroupSpec, birth: Birth, role: str) -> Answer:
+        """Not yet."""
+        return Answer.UNKNOWN
 
     async def release(self, birth: Birth) -> None:
         """Unload: on a bare SIGTERM llama-swap drains for up to 30 s, after an unload it ends at once."""

@@ -20,7 +20,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from supervisor import ports
 from supervisor.contract import Exit, GroupSpec, LaunchSpec, State
 from supervisor.group import Group
-from supervisor.kinds import Birth, Command, Report, ServerState
+from supervisor.kinds import Activity, Answer, Birth, Command, Report, ServerState
 from supervisor.ports import Owner, Ownership
 from supervisor.procs import Exited, Gone, Hello, News, Procs, Row, Spawned, SpawnRefusedError, Unkillable
 
@@ -195,7 +195,16 @@ class FakeKind:
         if callable(todo):
             todo(report)
 
-    async def watch(self, spec: GroupSpec, birth: Birth, report: Report) -> None:
+    async def probe(self, spec: GroupSpec, birth: Birth, subject: str) -> Answer:
+        return Answer.UNKNOWN
+
+    async def look_closer(self, spec: GroupSpec, birth: Birth, role: str) -> str | None:
+        return None
+
+    async def canary(self, spec: GroupSpec, birth: Birth, role: str) -> Answer:
+        return Answer.UNKNOWN
+
+    async def watch(self, spec: GroupSpec, birth: Birth, report: Report, activity: Activity) -> None:
         self.watching.append(birth.generation)
         self.report = report
         try:
