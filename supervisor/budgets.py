@@ -126,6 +126,49 @@ FORK_WAIT: Final = 1.0
 """A fork waits so long for a join or leave that is under way in another thread (they take some 0.1 ms), so that the
 child knows every descriptor it must close. Longer than that, and the child may keep one: the fork goes on."""
 
+PROBE_INTERVAL: Final = 1.0
+"""Between two looks at one process. A look costs the keeper about 0.3 ms (measured), so four groups of two processes
+each cost a quarter of a percent of a core."""
+
+PROBE_ANSWER: Final = 2.0
+"""For the answer to a probe. Takes 1 ms on a quiet machine; with eight runnable processes a core it took 0.4 s. A miss
+alone decides nothing."""
+
+OBSERVATIONS: Final = 2
+"""Looks in a row (a count, not seconds) that must find a process stopped, or its port closed: one may fall into a
+moment of somebody's debugger, or into an unload whose word is on its way."""
+
+HANG_MISSES: Final = 3
+"""Probes in a row (a count) without an answer before a process that shows no other life counts as hung. A saturated
+server was restarted eight times a day by a watch that took one miss of 2 s for death (gonka-ai/gonka#1421)."""
+
+HANG_NOTICED: Final = 5.0
+"""By default a stopped process is noticed within this: a probe in progress, and the looks after it."""
+
+BURN_SHARE: Final = 0.02
+"""Share of a core (not seconds) from which a process counts as computing. Answering probes takes a tenth of that."""
+
+STALL_SHOWN: Final = 5.0
+"""Requests in flight without progress for this long are shown as `busy` or `stalled`, and the server is looked at more
+closely. Prompts of ordinary length are read in less."""
+
+CLOSER_INTERVAL: Final = 2.0
+"""Between two closer looks (llama-server's /slots), on suspicion only. More often than once a second they keep
+llama-server from noticing clients that left (measured)."""
+
+WEDGE_LIMIT: Final = 60.0
+"""Default for a server with requests in flight that shows no progress and no CPU time, before it counts as wedged. A
+canary is asked from half of it on. One batch of a large prompt on a GPU takes seconds, not half a minute."""
+
+LOOP_LIMIT: Final = 600.0
+"""For a server that computes and answers /health, while its scheduler says nothing: a GPU that spins for ever looks like
+this. Between two batches llama-server's scheduler answers; on a CPU a batch of a huge model takes minutes at most."""
+
+STALL_LIMIT: Final = 3600.0
+"""For a server that computes and gives no sign of progress. A long prompt took a CPU 30 to 60 minutes, all endpoints
+silent meanwhile (ikawrakow/ik_llama.cpp#1210): CPU time defers the verdict so long, and no longer, since a GPU's
+spin-wait always takes CPU time."""
+
 LOG_CAP_BYTES: Final = 8 * 1024 * 1024
 """A log file larger than this is copied to `.1` and truncated. Eight mebibytes are weeks of an idle engine."""
 
@@ -189,6 +232,16 @@ def check() -> None:
         "SHUTDOWN_ANSWER < HANDOFF_WAIT": SHUTDOWN_ANSWER < HANDOFF_WAIT,
         "PARENT_GRACE < 5": PARENT_GRACE < 5,
         "MEMBER_POLL * 2 < 1": MEMBER_POLL * 2 < 1,
+        "PROBE_ANSWER + OBSERVATIONS * PROBE_INTERVAL < HANG_NOTICED": (
+            PROBE_ANSWER + OBSERVATIONS * PROBE_INTERVAL < HANG_NOTICED
+        ),
+        "PROBE_ANSWER <= CLOSER_INTERVAL": PROBE_ANSWER <= CLOSER_INTERVAL,
+        "1 < CLOSER_INTERVAL": CLOSER_INTERVAL > 1,
+        "HANG_MISSES * (PROBE_INTERVAL + PROBE_ANSWER) < WEDGE_LIMIT / 2": (
+            HANG_MISSES * (PROBE_INTERVAL + PROBE_ANSWER) < WEDGE_LIMIT / 2
+        ),
+        "STALL_SHOWN < WEDGE_LIMIT / 2": STALL_SHOWN < WEDGE_LIMIT / 2,
+        "WEDGE_LIMIT < LOOP_LIMIT < STALL_LIMIT": WEDGE_LIMIT < LOOP_LIMIT < STALL_LIMIT,
         "READY_POLL < READY_POLL_MOST": READY_POLL < READY_POLL_MOST,
         "RESTART_DELAYS grow": list(RESTART_DELAYS) == sorted(RESTART_DELAYS),
         "KEEPER_DELAYS grow": list(KEEPER_DELAYS) == sorted(KEEPER_DELAYS),

@@ -23,6 +23,8 @@ CONTEXT_MOST: Final = 10_000_000
 SEQUENCES_MOST: Final = 64
 START_LIMIT_MOST: Final = 86_400
 """Seconds. No model loads for more than a day."""
+WEDGE_LIMIT_LEAST: Final = 2
+"""Seconds. A server is looked at once a second, and one look alone proves nothing."""
 IDLE_TTL_MOST: Final = 31_536_000
 """Seconds: a year. Whoever means longer means 0, never."""
 GRACE_BELOW: Final = budgets.GROUP_STOP - budgets.SWEEP_LIMIT
@@ -223,6 +225,10 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             "environment": Rule("a table of strings", environment),
             "grace_s": _seconds(f"below {GRACE_BELOW:g}", lambda s: s < GRACE_BELOW),
             "start_limit_s": _seconds(f"at most {START_LIMIT_MOST}", lambda s: s <= START_LIMIT_MOST),
+            "wedge_limit_s": _seconds(
+                f"at least {WEDGE_LIMIT_LEAST} and at most {START_LIMIT_MOST}",
+                lambda s: WEDGE_LIMIT_LEAST <= s <= START_LIMIT_MOST,
+            ),
         },
         LaunchConfig: {
             "role": NAME,

@@ -50,6 +50,7 @@ class GroupConfig:
     environment: Mapping[str, str] = field(factory=dict)
     grace_s: float = budgets.GROUP_GRACE
     start_limit_s: float = budgets.START_LIMIT
+    wedge_limit_s: float = budgets.WEDGE_LIMIT
 
 
 @frozen

@@ -45,6 +45,10 @@ TEMPLATE: Final = """\
 # Seconds a start may take until all models are loaded. More for large models on slow disks; at most 86400.
 # start_limit_s = 120.0
 
+# Seconds in which a server may owe answers without any progress and without computing, before it counts as wedged and
+# the group is rebuilt. At least 2, at most 86400.
+# wedge_limit_s = 60.0
+
 # Environment variables for this group's processes, beside the few they always get.
 # environment = { CUDA_VISIBLE_DEVICES = "0" }
 

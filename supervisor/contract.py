@@ -72,6 +72,7 @@ class GroupSpec:
     environment: Mapping[str, str] = field(factory=dict)
     grace_s: float = budgets.GROUP_GRACE
     start_limit_s: float = budgets.START_LIMIT
+    wedge_limit_s: float = budgets.WEDGE_LIMIT
 
     def runs_as(self, other: GroupSpec) -> bool:
         """Whether a generation of the one could as well be one of the other: what only bounds waiting is no difference."""

@@ -23,8 +23,9 @@ from supervisor import budgets, environment, identity, lifecycle, logfiles, port
 from supervisor.birth import Life, known_birth, mark_of, new_birth
 from supervisor.contract import Exit, GroupSpec, State
 from supervisor.errors import EngineStartError, QueenrightError
-from supervisor.kinds import Kind, ServerState
+from supervisor.kinds import PROXY, Kind, ServerState
 from supervisor.lifecycle import Action, Event
+from supervisor.probing import Prober
 from supervisor.procs import Exited, Gone, Procs, Row
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from supervisor.slot import Slot
 
-OF_THE_LIVING = frozenset({Event.READY, Event.NOT_READY, Event.SERVER_LOST})
+OF_THE_LIVING = frozenset({Event.READY, Event.NOT_READY, Event.SERVER_LOST, Event.UNHEALTHY})
 """What only a generation that is meant to live can tell."""
 
 
@@ -65,6 +66,7 @@ class Group:
         self._losses = restart.History(ever_ready=True)
         """Of servers under a proxy that lives: a row of its own, so that a lost server does not slow the group's restart."""
         self.life: Life | None = None
+        self.prober: Prober | None = None
         self.servers: dict[str, ServerState] = {}
         self.log_tail: list[str] = []
         self._ended = Exit(1, 0)
@@ -142,9 +144,12 @@ class Group:
             case Event.NOT_READY:
                 self._blame = happening.reason
                 self.reason = happening.reason
+            case Event.UNHEALTHY if self.state is not State.STOPPING:
+                self._end_attempt()  # what its load or watch will say of the kill is not the cause
+                self._blame = self.reason = happening.reason
             case Event.EXITED:
                 self._end_attempt()
-                self.servers = dict.fromkeys(self.servers, ServerState.DOWN)
+                self.servers |= dict.fromkeys(self.servers, ServerState.DOWN)  # the prober has the same table
                 if was is not State.STOPPING:
                     self.reason = f"its proxy ended: {self._ended.describe()}"
             case Event.SERVER_LOST | Event.UNKILLABLE:
@@ -346,6 +351,7 @@ class Group:
             return
         self._in_birth = False
         self.life = Life(birth, spawned.pid, started_at, mark_of(self.spec))
+        self._watch_health(self.life)
         self._start_soon(self._listen, self.life, news)
         if self.state is State.STOPPING:  # the stop came while the warden forked
             self._start_soon(self._end, self.life)
@@ -419,7 +425,21 @@ class Group:
         self.changed()
 
     def _note_activity(self, role: str, in_flight: int, progress: int) -> None:
-        """Nobody asks for it yet."""
+        if self.prober is not None:
+            self.prober.note_activity(role, in_flight, progress)
+
+    def _watch_health(self, life: Life) -> None:
+        """From its birth on, so that a process that was stopped while it loads is noticed, too."""
+        self.prober = Prober(
+            self.spec,
+            self.kind,
+            life,
+            self.servers,
+            is_up=lambda: self.state in (State.RUNNING, State.DEGRADED),
+            tell=lambda reason: self.post(Event.UNHEALTHY, life.birth.generation, reason),
+            changed=self.changed,
+        )
+        self._in_attempt(self.prober.run)
 
     def _is_its_own(self, role: str) -> bool:
         if self.life is None or role not in self.life.birth.ports:
@@ -488,11 +508,11 @@ class Group:
             self.post(Event.GONE, row.gen)
             return
         self._start_soon(self._listen, life, self.procs.follow(row.gen))
-        if wanted and life.mark != mark_of(
-            self.spec
-        ):  # the contract was changed, and its keeper died before it was carried out
+        changed = wanted and life.mark != mark_of(self.spec)
+        if changed:  # the contract was changed, and its keeper died before it was carried out
             self._stop_for(After.START, "its configuration changed")
         elif row.state == "running":
+            self._watch_health(life)
             ready = bool(note.get("ready"))
             self.state = State.RUNNING if ready else self.state
             # One that was ready is proven, not loaded: a server that its idle time unloaded stays unloaded, and one
@@ -539,7 +559,8 @@ class Group:
     def describe(self) -> dict[str, Any]:
         """The group for `status` and for its record. Plain data, no secrets."""
         life = self.life
-        proxy = {"pid": life.pid, "port": life.port} if life else None
+        prober = self.prober if life and self.state in (State.RUNNING, State.DEGRADED) else None
+        proxy = {"pid": life.pid, "port": life.port, "health": prober and prober.describe(PROXY)} if life else None
         family = life.family() if life else []
         servers = []
         for launch in self.spec.launches:
@@ -554,6 +575,7 @@ class Group:
                     "port": port,
                     "state": self.servers.get(launch.role, ServerState.DOWN).value,
                     "rss_bytes": identity.resident_bytes(pid) if pid else None,
+                    "health": prober and prober.describe(launch.role),
                 }
             )
         return {

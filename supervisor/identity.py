@@ -106,6 +106,41 @@ def state_of(pid: int) -> str | None:
         return None
 
 
+class Usage(NamedTuple):
+    """How a process is doing: `state` is one letter, `cpu_ticks` are clock ticks of CPU time so far, in user and kernel
+    mode, of all its threads (proc_pid_stat(5), fields 3, 14 and 15)."""
+
+    state: str
+    cpu_ticks: int
+
+
+def usage_of(pid: int) -> Usage | None:
+    """The process with this pid now; None when it is not there or not readable."""
+    try:
+        data = _read(f"{PROC}/{pid}/stat")
+        fields = data[data.rindex(b")") + 2 :].split()
+        return Usage(fields[0].decode("ascii"), int(fields[11]) + int(fields[12]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def waits_for_a_turn(pid: int) -> bool | None:
+    """Whether any thread of the process runs, waits for a processor (R) or sleeps where nothing can wake it but a disk
+    or a device (D): it may take no CPU time and yet be at work. None when it cannot be read."""
+    found: bool | None = None
+    try:
+        threads = os.listdir(f"{PROC}/{pid}/task")
+    except OSError:
+        return None
+    for thread in threads:
+        try:
+            data = _read(f"{PROC}/{pid}/task/{thread}/stat")
+            found = bool(found) or data[data.rindex(b")") + 2 :].startswith((b"R", b"D"))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
 def liveness(identity: Identity) -> Liveness:
     """Whether that very process lives. Never raises.
 

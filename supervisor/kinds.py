@@ -63,8 +63,7 @@ class Command:
 
 
 class Answer(StrEnum):
-    """What came of a question to a process. Silence has no word here: the one who asks sets a limit and cancels the
-    question when it is over, and so knows silence best."""
+    """What came of a question to a process."""
 
     ANSWERED = "answers"
     """It said that all is well."""
@@ -74,6 +73,8 @@ class Answer(StrEnum):
     """It took the connection and closed it without an answer, or with one that is none."""
     REFUSED = "refuses connections"
     """Nobody listens on its port."""
+    SILENT = "is silent"
+    """Nothing came within the limit. The core's word: it sets the limit and cancels the question when it is over."""
     UNKNOWN = "could not be asked"
     """The question itself failed, on our side (no descriptor left, say), or this kind has no such question. It says
     nothing about the process that was to be asked, and never counts against it."""

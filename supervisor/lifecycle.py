@@ -24,6 +24,8 @@ class Event(StrEnum):
     """A server died, and the proxy lives."""
     NOT_READY = "not ready"
     """It did not become ready in time, or its proxy says that a server cannot be started."""
+    UNHEALTHY = "unhealthy"
+    """A process of it lives and does nothing: it hangs, is stopped or is wedged."""
     EXITED = "exited"
     """Its leader is dead and the sweep has begun."""
     GONE = "gone"
@@ -81,6 +83,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.READY: IMPOSSIBLE,
         _E.SERVER_LOST: IMPOSSIBLE,
         _E.NOT_READY: IMPOSSIBLE,
+        _E.UNHEALTHY: IMPOSSIBLE,
         _E.EXITED: IMPOSSIBLE,
         _E.GONE: Step(_S.DOWN, (_A.FORGET,)),  # what was unkillable before a hold died at last
         _E.UNKILLABLE: IMPOSSIBLE,
@@ -95,6 +98,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.READY: Step(_S.RUNNING),
         _E.SERVER_LOST: _stay(_S.STARTING),  # still loading: the wait for READY tells how it ends
         _E.NOT_READY: Step(_S.STARTING, (_A.KILL,)),
+        _E.UNHEALTHY: Step(_S.STARTING, (_A.KILL,)),
         _E.EXITED: _stay(_S.STARTING),
         _E.GONE: Step(_S.STARTING, (_A.FORGET, _A.CONSULT)),
         _E.UNKILLABLE: Step(_S.FAILED),
@@ -109,6 +113,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.READY: _stay(_S.RUNNING),
         _E.SERVER_LOST: Step(_S.DEGRADED, (_A.WARM,)),
         _E.NOT_READY: Step(_S.REBUILDING, (_A.KILL,)),  # taken up as running, and it does not answer
+        _E.UNHEALTHY: Step(_S.REBUILDING, (_A.KILL,)),
         _E.EXITED: _stay(_S.REBUILDING),
         _E.GONE: IMPOSSIBLE,
         _E.UNKILLABLE: IMPOSSIBLE,
@@ -123,6 +128,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.READY: Step(_S.RUNNING),
         _E.SERVER_LOST: _stay(_S.DEGRADED),
         _E.NOT_READY: Step(_S.REBUILDING, (_A.KILL,)),
+        _E.UNHEALTHY: Step(_S.REBUILDING, (_A.KILL,)),
         _E.EXITED: _stay(_S.REBUILDING),
         _E.GONE: IMPOSSIBLE,
         _E.UNKILLABLE: IMPOSSIBLE,
@@ -137,6 +143,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.READY: Step(_S.RUNNING),
         _E.SERVER_LOST: _stay(_S.REBUILDING),
         _E.NOT_READY: Step(_S.REBUILDING, (_A.KILL,)),
+        _E.UNHEALTHY: Step(_S.REBUILDING, (_A.KILL,)),
         _E.EXITED: _stay(_S.REBUILDING),
         _E.GONE: Step(_S.REBUILDING, (_A.FORGET, _A.CONSULT)),
         _E.UNKILLABLE: Step(_S.FAILED),
@@ -151,6 +158,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.READY: _stay(_S.STOPPING),  # it was about to be ready when the stop came
         _E.SERVER_LOST: _stay(_S.STOPPING),
         _E.NOT_READY: _stay(_S.STOPPING),
+        _E.UNHEALTHY: _stay(_S.STOPPING),
         _E.EXITED: _stay(_S.STOPPING),
         _E.GONE: Step(_S.DOWN, (_A.FORGET,)),
         _E.UNKILLABLE: Step(_S.FAILED),
@@ -165,6 +173,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.READY: IMPOSSIBLE,
         _E.SERVER_LOST: IMPOSSIBLE,
         _E.NOT_READY: IMPOSSIBLE,
+        _E.UNHEALTHY: IMPOSSIBLE,
         _E.EXITED: IMPOSSIBLE,
         _E.GONE: Step(_S.HELD, (_A.FORGET,)),  # what was unkillable died at last
         _E.UNKILLABLE: IMPOSSIBLE,
@@ -179,6 +188,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.READY: IMPOSSIBLE,
         _E.SERVER_LOST: IMPOSSIBLE,
         _E.NOT_READY: IMPOSSIBLE,
+        _E.UNHEALTHY: IMPOSSIBLE,
         _E.EXITED: IMPOSSIBLE,
         _E.GONE: Step(_S.FAILED, (_A.FORGET,)),  # what was unkillable died at last
         _E.UNKILLABLE: _stay(_S.FAILED),

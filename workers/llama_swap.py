@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from supervisor.contract import GroupSpec, LaunchSpec
 from supervisor.errors import ConfigError, EngineBinaryError, EngineStartError
 from supervisor.kinds import Activity, Answer, Birth, Command, Report, ServerState
-from workers.swap_configuration import OPTIONAL_FLAGS, configuration
+from workers.swap_configuration import OPTIONAL_FLAGS, ROLE_FLAGS, configuration
 from workers.swap_watcher import Watcher
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class LlamaSwap:
             environment=dict(group.environment),
             grace_s=group.grace_s,
             start_limit_s=group.start_limit_s,
+            wedge_limit_s=group.wedge_limit_s,
         )
         _refuse_unspeakable(spec)
         return spec
@@ -125,7 +126,7 @@ class LlamaSwap:
         import httpx
         import trio
 
-        watcher = Watcher({launch.role: launch.idle_ttl_s for launch in spec.launches}, report)
+        watcher = Watcher({launch.role: launch.idle_ttl_s for launch in spec.launches}, report, activity)
         while True:
             try:
                 async with _client(birth, timeout=None) as client, client.stream("GET", "/api/events") as response:
@@ -137,21 +138,47 @@ class LlamaSwap:
             await trio.sleep(RECONNECT)
 
     async def probe(self, spec: GroupSpec, birth: Birth, subject: str) -> Answer:
-        """Not yet."""
-        return Answer.UNKNOWN
+        """/health, of the proxy or of a server on its own port: through the proxy it would be loaded, and its idle time
+        begin anew (measured). It posts no task to llama-server's queue and wakes no sleeping one."""
+        from workers import loopback
+
+        return await loopback.health(birth.ports[subject])
 
     async def look_closer(self, spec: GroupSpec, birth: Birth, role: str) -> str | None:
-        """Not yet."""
-        return None
+        """The counters of /slots, which the server's scheduler itself answers: that it answers at all is news."""
+        from workers import loopback
+
+        status, rest = await loopback.exchange(birth.ports[role], "GET", "/slots", key=birth.generation_key)
+        return " ".join(_counters(rest)) if status == 200 else None
 
     async def canary(self, spec: GroupSpec, birth: Birth, role: str) -> Answer:
-        """Not yet."""
-        return Answer.UNKNOWN
+        """One token, or the vector of one word, by what the server was started for. Nothing is kept of its prompt."""
+        from workers import loopback
+
+        path, body = smallest_work(spec, role)
+        return await loopback.work(birth.ports[role], path, json.dumps(body).encode(), birth.generation_key)
 
     async def release(self, birth: Birth) -> None:
         """Unload: on a bare SIGTERM llama-swap drains for up to 30 s, after an unload it ends at once."""
         async with _client(birth, timeout=PROBE) as client:
             await client.post("/api/models/unload")
+
+
+def smallest_work(spec: GroupSpec, role: str) -> tuple[str, dict[str, object]]:
+    """Path and body of a canary for the server of a role."""
+    launch = next(launch for launch in spec.launches if launch.role == role)
+    flags = {*ROLE_FLAGS.get(role, ()), *launch.arguments}
+    if flags & {"--embeddings", "--embedding"}:
+        return "/v1/embeddings", {"model": role, "input": "a"}
+    if flags & {"--reranking", "--rerank"}:
+        return "/v1/rerank", {"model": role, "query": "a", "documents": ["a"]}
+    return "/v1/completions", {"model": role, "prompt": "a", "max_tokens": 1, "cache_prompt": False}
+
+
+def _counters(text: bytes) -> list[str]:
+    """What counts up in an answer of /slots: which task, prompt tokens read, tokens made (b10434 to b11549)."""
+    found = re.findall(rb'"(id_task|n_prompt_tokens_processed|n_decoded|n_remain|is_processing)"\s*:\s*([\w-]+)', text)
+    return [f"{name.decode()}={value.decode()}" for name, value in found]
 
 
 def _launch(launch: LaunchConfig, path: Path) -> LaunchSpec:

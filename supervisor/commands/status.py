@@ -60,12 +60,22 @@ def _group(group: dict[str, Any]) -> list[str]:
     restarts = f", {group['restarts']} restarts" if group.get("restarts") else ""
     lines = [f"{group['name']:9} {group['state']}{reason}{restarts}"]
     if group["proxy"]:
-        lines.append(f"          proxy  pid {group['proxy']['pid']}, port {group['proxy']['port']}")
+        lines.append(
+            f"          proxy  pid {group['proxy']['pid']}, port {group['proxy']['port']}{_health(group['proxy'])}"
+        )
     for server in group["servers"]:
         where = (
             f"pid {server['pid']}, port {server['port']}, {size(server['rss_bytes'])}"
             if server["pid"]
             else "no process"
         )
-        lines.append(f"          {server['role']:6} {server['model']}: {server['state']}, {where}")
+        lines.append(f"          {server['role']:6} {server['model']}: {server['state']}, {where}{_health(server)}")
     return lines + [f"          | {line}" for line in group.get("log_tail", [])]
+
+
+def _health(process: dict[str, Any]) -> str:
+    """What is thought of a process that is not simply healthy, and why."""
+    found = process.get("health")
+    if not found or found["verdict"] in ("healthy", "unknown"):
+        return ""
+    return f"; {found['verdict']}: {found['evidence']}"

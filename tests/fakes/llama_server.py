@@ -36,6 +36,10 @@ KNOBS = {
     "rate": ("0", "tokens a second; 0 is as fast as it can"),
     "tokens": ("16", "tokens in an answer without max_tokens"),
     "think": ("0", "seconds before the first byte of an answer"),
+    "burn": (
+        "0",
+        "seconds for which a completion takes all of a core first, and nothing else is answered, /health neither",
+    ),
     "wedge-after": ("", "after this many completions: healthy, accepts, never answers"),
     "wedge-after-cancel": ("", "after this many clients that left: as above"),
     "die-at-token": ("", "SIGKILL itself before sending this token"),
@@ -52,6 +56,7 @@ KNOBS = {
     "reuse-port": ("", "bind with SO_REUSEPORT"),
     "reject-flag": ("", "refuse this flag as llama-server refuses one it does not know"),
     "no-model-check": ("", "do not look whether --model exists"),
+    "slots": ("ok", "ok | hang"),
     "close-delimited": ("", "end bodies by closing, without length or chunks (an HTTP/1.0 server)"),
 }
 WORDS = (
@@ -141,6 +146,8 @@ class Fake:
         self.cancels = 0
         self.tokens = 0
         self.active = 0
+        self.hearing = threading.Event()
+        self.hearing.set()
 
     @property
     def wedged(self) -> bool:
@@ -240,6 +247,7 @@ class Handler:
     def route(self, raw: bytes) -> None:
         """Answer one request."""
         fake, path = self.fake, self.path.partition("?")[0]
+        fake.hearing.wait()
         if path in {"/health", "/v1/health"}:
             self.health()
         elif fake.keys and self.key() not in fake.keys:
@@ -251,7 +259,10 @@ class Handler:
         elif path == "/props":
             self.json(fake.props())
         elif path == "/slots":
-            self.json([{"id": 0, "is_processing": fake.active > 0}])
+            if fake.options.text("slots") == "hang":
+                self.hang()
+            else:
+                self.json([{"id": 0, "is_processing": fake.active > 0, "next_token": [{"n_decoded": fake.tokens}]}])
         elif path == "/metrics":
             text = f"llamacpp:tokens_predicted_total {fake.tokens}\nllamacpp:requests_processing {fake.active}\n"
             self.reply(200, "text/plain; version=0.0.4", text.encode())
@@ -334,6 +345,7 @@ class Handler:
             if fake.wedged:
                 self.hang()
                 return
+            self.burn(fake.options.number("burn"))
             limit = body.get("max_tokens", body.get("n_predict"))
             count = int(limit) if isinstance(limit, int) and limit >= 0 else int(fake.options.number("tokens"))
             seed = body.get("seed", 0)
@@ -352,6 +364,15 @@ class Handler:
         finally:
             with fake.lock:
                 fake.active -= 1
+
+    def burn(self, seconds: float) -> None:
+        """Compute, as a CPU does with a long prompt, and let nobody else have an answer."""
+        if seconds:
+            self.fake.hearing.clear()
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                pass
+            self.fake.hearing.set()
 
     def whole(self, text: str, usage: dict[str, int], *, chat: bool, native: bool) -> dict[str, object]:
         """A complete answer in the endpoint's shape."""

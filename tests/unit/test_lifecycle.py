@@ -102,7 +102,7 @@ class GroupInItsWorld(RuleBasedStateMachine):
     Happenings wait in an inbox before they are handled, as in group.py: the races are all there.
     """
 
-    OF_THE_LIVING: ClassVar = {Event.READY, Event.NOT_READY, Event.SERVER_LOST}
+    OF_THE_LIVING: ClassVar = {Event.READY, Event.NOT_READY, Event.SERVER_LOST, Event.UNHEALTHY}
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class GroupInItsWorld(RuleBasedStateMachine):
                 self.given_up = False
             case Event.GIVEN_UP if was is not State.STOPPING:
                 self.given_up = True
-            case Event.STOP | Event.EXITED:
+            case Event.STOP | Event.EXITED | Event.UNHEALTHY:
                 self.end_attempt()
             case Event.GONE:
                 self.in_birth = False
@@ -256,6 +256,11 @@ class GroupInItsWorld(RuleBasedStateMachine):
     @rule()
     def a_server_dies(self) -> None:
         self.inbox.append((Event.SERVER_LOST, self.life))
+
+    @precondition(lambda self: self.life and not self.leader_dead)
+    @rule()
+    def it_hangs(self) -> None:
+        self.inbox.append((Event.UNHEALTHY, self.life))
 
     @precondition(lambda self: self.life and not self.leader_dead)
     @rule()

@@ -233,7 +233,12 @@ class Proxy:
     def __init__(self, **idle_ttl: int) -> None:
         self.states = dict.fromkeys(idle_ttl, "stopped")
         self.told: list[tuple[str, ServerState]] = []
-        self.watcher = Watcher(idle_ttl, lambda role, state: self.told.append((role, state)))
+        self.active: dict[str, tuple[int, int]] = {}
+        self.watcher = Watcher(
+            idle_ttl,
+            lambda role, state: self.told.append((role, state)),
+            lambda role, in_flight, progress: self.active.update({role: (in_flight, progress)}),
+        )
         self.now = 1000.0
 
     def say(self) -> None:

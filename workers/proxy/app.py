@@ -251,9 +251,9 @@ class App:
         await self._serve(request, client, name, rest + query, request.body)
 
     async def _serve(self, request: Request, client: Downstream, name: str, target: str, body: bytes) -> None:
-        with self._inflight.track(request, name):
+        with self._inflight.track(request, name, client) as moved:
             async with self._scheduler.lease(name) as model:
-                await relay(client, request, model, target, body, self._logs)
+                await relay(client, request, model, target, body, self._logs, moved)
 
 
 async def refuse(refusal: Refusal, client: Downstream, accept: str) -> None:

@@ -1,4 +1,4 @@
-"""The requests being answered now, as /api/events tells them."""
+"""The requests being answered now, as /api/events tells them, and how much of each answer has gone out."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from workers.proxy.downstream import Request
+    from workers.proxy.downstream import Downstream, Request
     from workers.proxy.events import Hub
+
+UPDATE_INTERVAL = 0.25
+"""Between two events about the bytes of one answer, in seconds (llama-swap's figure)."""
 
 _SECRET = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie"})
 
@@ -23,16 +26,25 @@ class Inflight:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._ids = itertools.count(1)
-        self._entries: dict[str, tuple[Request, str, float, float]] = {}
+        self._entries: dict[str, tuple[Request, str, Downstream, float, float]] = {}
 
     @contextmanager
-    def track(self, request: Request, model: str) -> Iterator[None]:
-        """The request is in flight, waiting for its model included."""
+    def track(self, request: Request, model: str, client: Downstream) -> Iterator[Callable[[], None]]:
+        """The request is in flight, waiting for its model included. What comes back is to be called when more of the
+        answer has gone out; it tells the watchers, the first time at once and then not too often."""
         key = str(next(self._ids))
-        self._entries[key] = (request, model, time.time(), time.monotonic())
+        self._entries[key] = (request, model, client, time.time(), time.monotonic())
+        told = 0.0
+
+        def moved() -> None:
+            nonlocal told
+            if (now := time.monotonic()) - told >= UPDATE_INTERVAL:
+                told = now
+                self._hub.publish("inflight", lambda: {"operation": "upsert", "request": self._entry(key)})
+
         self._hub.publish("inflight", lambda: {"operation": "upsert", "request": self._entry(key)})
         try:
-            yield
+            yield moved
         finally:
             del self._entries[key]
             self._hub.publish("inflight", lambda: {"operation": "remove", "id": key})
@@ -42,7 +54,7 @@ class Inflight:
         return {"operation": "snapshot", "requests": [self._entry(key) for key in self._entries]}
 
     def _entry(self, key: str) -> dict[str, object]:
-        request, model, wall, began = self._entries[key]
+        request, model, client, wall, began = self._entries[key]
         headers = {
             name.decode("latin-1"): "[REDACTED]"
             if name.lower().decode("latin-1") in _SECRET
@@ -58,6 +70,6 @@ class Inflight:
             "req_headers": headers,
             "remote_ip": request.client,
             "resp_headers": {},
-            "resp_bytes": 0,
+            "resp_bytes": client.sent,
             "elapsed_ms": int((time.monotonic() - began) * 1000),
         }

@@ -11,6 +11,8 @@ from workers.proxy.refusal import Refusal
 from workers.proxy.upstream import Exchange, Headers, UpstreamError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workers.proxy.downstream import Downstream, Request
     from workers.proxy.logbook import LogBook
 
@@ -31,11 +33,20 @@ _HOP_BY_HOP = frozenset(
 )
 
 
-async def relay(client: Downstream, request: Request, model: Model, target: str, body: bytes, logs: LogBook) -> None:
+async def relay(
+    client: Downstream,
+    request: Request,
+    model: Model,
+    target: str,
+    body: bytes,
+    logs: LogBook,
+    moved: Callable[[], None],
+) -> None:
     """Answer `request` with what the server of `model` says to `target`.
 
     A server that fails before its headers is a 502 without a body, as with llama-swap. One that fails afterwards ends
-    the connection without the last chunk: unlike llama-swap's, a cut stream does not look complete.
+    the connection without the last chunk: unlike llama-swap's, a cut stream does not look complete. `moved` is called
+    after each piece.
 
     Raises:
         Refusal: the model was stopped between grant and now.
@@ -46,7 +57,7 @@ async def relay(client: Downstream, request: Request, model: Model, target: str,
     with trio.CancelScope() as scope:
         model.exchanges.add(scope)
         try:
-            await _exchange(client, request, model, target, body)
+            await _exchange(client, request, model, target, body, moved)
         except UpstreamError as error:
             logs.line("warn", f"<{model.spec.id}> {request.method} {request.path}: {error}")
             await _failed(client)
@@ -56,7 +67,9 @@ async def relay(client: Downstream, request: Request, model: Model, target: str,
         await _failed(client)
 
 
-async def _exchange(client: Downstream, request: Request, model: Model, target: str, body: bytes) -> None:
+async def _exchange(
+    client: Downstream, request: Request, model: Model, target: str, body: bytes, moved: Callable[[], None]
+) -> None:
     spec = model.spec
     async with Exchange(spec.host, spec.port) as server:
         budget = spec.response_header_timeout or float("inf")
@@ -74,6 +87,7 @@ async def _exchange(client: Downstream, request: Request, model: Model, target: 
         await client.start(head.status_code, _to_client(head.headers.raw_items()), bytes(head.reason))
         while (data := await server.data()) is not None:
             await client.send(data)
+            moved()
         await client.finish()
 
 
