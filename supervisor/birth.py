@@ -11,23 +11,30 @@ from typing import TYPE_CHECKING
 import trio
 from attrs import evolve
 
-from supervisor import identity, ports, records
+from supervisor import evidence, identity, ports, records
 from supervisor.kinds import Birth, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisor.contract import GroupSpec
+    from supervisor.logfiles import StartLog
     from supervisor.slot import Slot
 
 
 class Life:
     """A generation while it lives. `log_start` is where its part of the log begins; `mark` tells what it was started
-    as (`mark_of`); `exited`: its leader is dead."""
+    as (`mark_of`); `exited`: its leader is dead.
 
-    def __init__(self, birth: Birth, pid: int, log_start: int, mark: str) -> None:
-        self.birth, self.pid, self.log_start, self.mark = birth, pid, log_start, mark
+    For naming what ends it: `was_ready`, the OOM kills counted before, and the processes it had when it became ready.
+    """
+
+    def __init__(self, birth: Birth, pid: int, log_start: int, mark: str, start_log: StartLog) -> None:
+        self.birth, self.pid, self.log_start, self.mark, self.start_log = birth, pid, log_start, mark, start_log
         self.exited = trio.Event()
+        self.was_ready = False
+        self.oom: evidence.Count | None = None
+        self.kin: set[int] = {pid}
 
     @property
     def port(self) -> int:

@@ -73,6 +73,22 @@ RESTART_DELAYS: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 RESTART_RESET: Final = 60.0
 """Healthy for so long, and the count of restarts begins anew."""
 
+RESTART_JITTER: Final = 0.25
+"""Part of a delay that is added by chance, so that groups felled by one cause do not come back in step. Less than the
+step between two delays."""
+
+RESTART_INTENSITY: Final = 30
+"""Restarts of a group within RESTART_PERIOD, whatever the lives between them; then it is given up. A group that dies as
+soon as it serves gets there in 12 to 15 minutes, one that always lives just longer than RESTART_RESET in 31."""
+
+RESTART_PERIOD: Final = 3600.0
+"""The window in which restarts are counted. Longer than RESTART_INTENSITY lives that each end a row: who dies more often
+than every two minutes is caught, one that dies now and then never is."""
+
+PORT_TRIES: Final = 3
+"""Starts in a row that found one of their ports taken by another program. Each chooses another port, so a second conflict
+is rare and a third has a reason that trying does not find."""
+
 DOOMED_TRIES: Final = 3
 """Starts of a group that never became healthy. llama-server exits 1 for a bad flag and for a corrupt file alike;
 trying longer than this has never helped anybody."""
@@ -118,6 +134,10 @@ LOOK_LIMIT: Final = 0.8
 
 FOLLOW_POLL: Final = 0.2
 """Between two looks at a log that is followed; a person cannot tell it from at once."""
+
+START_LOG_LOOK: Final = 1.0
+"""Between two looks at what a generation writes while it starts. Before LOG_CHECK can cut it off its first lines are
+kept."""
 
 KERNEL_ANSWER: Final = 1.0
 """For the kernel's answer about sockets (sock_diag(7)); it takes 83 us (measured). After that the tables are read."""
@@ -244,6 +264,8 @@ def check() -> None:
         "WEDGE_LIMIT < LOOP_LIMIT < STALL_LIMIT": WEDGE_LIMIT < LOOP_LIMIT < STALL_LIMIT,
         "READY_POLL < READY_POLL_MOST": READY_POLL < READY_POLL_MOST,
         "RESTART_DELAYS grow": list(RESTART_DELAYS) == sorted(RESTART_DELAYS),
+        "RESTART_INTENSITY * RESTART_RESET < RESTART_PERIOD": RESTART_INTENSITY * RESTART_RESET < RESTART_PERIOD,
+        "START_LOG_LOOK < LOG_CHECK": START_LOG_LOOK < LOG_CHECK,
         "KEEPER_DELAYS grow": list(KEEPER_DELAYS) == sorted(KEEPER_DELAYS),
         "4 * KEEPER_BEAT < KEEPER_SILENCE": 4 * KEEPER_BEAT < KEEPER_SILENCE,
         "KEEPER_SILENCE + 2 * KEEPER_LOOK < HANDOFF_WAIT": KEEPER_SILENCE + 2 * KEEPER_LOOK < HANDOFF_WAIT,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import signal
 import time
 from contextlib import suppress
@@ -19,11 +20,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
-from supervisor import budgets, environment, identity, lifecycle, logfiles, ports, records, restart
+from supervisor import (
+    budgets,
+    causes,
+    endings,
+    environment,
+    evidence,
+    identity,
+    journal,
+    lifecycle,
+    logfiles,
+    ports,
+    records,
+    restart,
+)
 from supervisor.birth import Life, known_birth, mark_of, new_birth
+from supervisor.causes import Cause, Evidence, Word
 from supervisor.contract import Exit, GroupSpec, State
 from supervisor.errors import EngineStartError, QueenrightError
-from supervisor.kinds import PROXY, Kind, ServerState
+from supervisor.kinds import PROXY, Birth, Kind, ServerState
 from supervisor.lifecycle import Action, Event
 from supervisor.probing import Prober
 from supervisor.procs import Exited, Gone, Procs, Row
@@ -69,7 +84,14 @@ class Group:
         self.prober: Prober | None = None
         self.servers: dict[str, ServerState] = {}
         self.log_tail: list[str] = []
+        self.cause: Cause | None = None
+        """Of the last end, of the group or of one of its servers; it stays when the group is back."""
+        self.was_killed = False
+        self.swept = 0
+        """What the last stop took: SIGKILL, and so many processes that had not ended with their leader."""
         self._ended = Exit(1, 0)
+        self._evidence = Evidence(self._ended)
+        self._breaker: restart.Verdict | None = None
         self._blame = ""
         self._last_ports: dict[str, int] = {}
         self.retired = trio.Event()
@@ -92,7 +114,9 @@ class Group:
         `wanted`, unless an earlier keeper gave it up. Ends only by cancellation."""
         async with trio.open_nursery() as self._nursery:
             note = self.procs.notes.get(self.note_key) or {}
-            self.history = records.structure(note["history"], restart.History) if "history" in note else self.history
+            self.history = endings.noted_history(note.get("history"), self.history)
+            self._losses = endings.noted_history(note.get("losses"), self._losses)
+            self.cause = endings.noted_cause(note.get("cause"))
             self._last_ports = dict(note.get("ports", {}))
             if row is not None:
                 self._take_up(row, wanted)
@@ -140,6 +164,7 @@ class Group:
                 self.history = self.history.became_ready(time.monotonic())
                 self._losses = self._losses.became_ready(time.monotonic())
                 self.reason, self.log_tail, self._blame = "", [], ""
+                self._prove_started()
                 self._write_note()
             case Event.NOT_READY:
                 self._blame = happening.reason
@@ -164,14 +189,25 @@ class Group:
                 self._in_birth = False
                 self._remember_last_words()
             case Event.WANTED if was is State.FAILED:
-                self.history = restart.History(restarts=self.history.restarts)
+                self.history = self.history.forgiven()
+                self._losses, self._breaker = restart.History(ever_ready=True), None
             case _:
                 pass
 
+    def _prove_started(self) -> None:
+        """What is kept of a start that went well."""
+        if self.life is not None and not self.life.was_ready:
+            self.life.start_log.take()
+            self.life.kin |= set(self.life.family())
+            self.life.was_ready = True
+
     def _remember_last_words(self) -> None:
-        if self.life is not None:
-            log = self.slot.group_log(self.spec.name)
-            self.log_tail = logfiles.tail(log, lines=20, since=self.life.log_start) or self.log_tail
+        life, log = self.life, self.slot.group_log(self.spec.name)
+        if life is not None:
+            self.log_tail = logfiles.tail(log, lines=endings.TAIL_LINES, since=life.log_start) or self.log_tail
+            if not life.was_ready:
+                life.start_log.take()
+        self._evidence = endings.of_group(life, log, self.log_tail, self._ended, self._blame)
 
     # --- stopped for a purpose --------------------------------------------------------------------------------------
 
@@ -253,6 +289,7 @@ class Group:
 
     def end_now(self) -> None:
         """Kill what runs, at once."""
+        self.was_killed = self.life is not None
         self._kill()
 
     # --- what the table's actions do --------------------------------------------------------------------------------
@@ -265,10 +302,29 @@ class Group:
         self._start_soon(self._give_birth)
 
     def _warm(self) -> None:
-        if self.life is not None:
-            self._losses = self._losses.died(time.monotonic())
-            verdict = restart.decide(self._losses, code=0, status=0, why=self.reason)
-            self._in_attempt(self._warm_up, self.life, verdict.delay)
+        life = self.life
+        if life is None:
+            return
+        cause = causes.name(endings.of_server(life, self.slot.group_log(self.spec.name), self.reason))
+        now = time.monotonic()
+        self._losses = self._losses.died(now, random.random())  # noqa: S311 - no secret: it spreads restarts
+        verdict = restart.decide(self._losses, ended=endings.NO_EXIT, why=self.reason, now=now)
+        self._name_it(cause, verdict)
+        if cause.word is not Word.UNKNOWN:
+            self.reason = f"{self.reason} ({cause.describe()})"
+        if verdict.restart:
+            self._in_attempt(self._warm_up, life, verdict.delay)
+        else:  # its proxy would load it at the next request: the group goes, and stays down
+            self._breaker = verdict
+            self.post(Event.NOT_READY, life.birth.generation, verdict.reason)
+
+    def _name_it(self, cause: Cause, verdict: restart.Verdict) -> None:
+        """For status, and for those who ask later."""
+        self.cause = cause
+        journal.note(
+            self.slot, "ended", group=self.spec.name, generation=self.life.birth.generation if self.life else None,
+            cause=cause.word.value, detail=cause.detail, restart=verdict.restart, delay=round(verdict.delay, 3),
+        )  # fmt: skip
 
     def _stop(self) -> None:
         if self.life is not None:
@@ -290,13 +346,19 @@ class Group:
             self.life = None
 
     def _consult(self) -> None:
+        cause, now = causes.name(self._evidence), time.monotonic()
         why = self._blame or self._ended.describe()
         words = logfiles.last_words(self.log_tail)
-        self.history = self.history.died(time.monotonic())
-        verdict = restart.decide(
-            self.history, code=self._ended.code, status=self._ended.status, why=f"{why}: {words}" if words else why
+        why = f"{why}: {words}" if words else why
+        conflict = cause.word is Word.PORT_CONFLICT
+        self.history = self.history.died(now, random.random(), port_conflict=conflict)  # noqa: S311 - as above
+        verdict = self._breaker or restart.decide(
+            self.history, ended=self._ended, why=f"{cause.describe()}; {why}" if cause.says_more else why, now=now
         )
-        self.reason, self._blame = verdict.reason, ""
+        self._name_it(cause, verdict)
+        if conflict:
+            self._last_ports = {}  # whoever has one of them may be there again
+        self.reason, self._blame, self._breaker = verdict.reason, "", None
         self._write_note()
         self._in_attempt(self._answer, verdict)
 
@@ -314,7 +376,7 @@ class Group:
     async def _answer(self, verdict: restart.Verdict) -> None:
         await trio.sleep(verdict.delay)
         if verdict.restart:
-            self.history = self.history.started_again()
+            self.history = self.history.started_again(time.monotonic())
             self.post(Event.AGAIN)
         else:
             self.post(Event.GIVEN_UP, reason=verdict.reason)
@@ -330,6 +392,7 @@ class Group:
                 await trio.to_thread.run_sync(records.write_text_private, path, text)
             log = self.slot.group_log(self.spec.name)
             started_at = logfiles.size(log)
+            logfiles.make_room(self.slot.logs, self.spec.name)
             self._last_ports = dict(birth.ports)
             self._write_note()
             news = self.procs.follow(birth.generation)
@@ -349,15 +412,28 @@ class Group:
                     path.unlink()
             self.post(Event.GONE)
             return
-        self._in_birth = False
-        self.life = Life(birth, spawned.pid, started_at, mark_of(self.spec))
+        self._in_birth = self.was_killed = False
+        self.swept = 0
+        self.life = self._new_life(birth, spawned.pid, started_at, mark_of(self.spec))
+        self.life.oom = evidence.oom_kills(spawned.pid)
         self._watch_health(self.life)
         self._start_soon(self._listen, self.life, news)
         if self.state is State.STOPPING:  # the stop came while the warden forked
             self._start_soon(self._end, self.life)
         else:
             self._in_attempt(self._come_up, self.life, [launch.role for launch in self.spec.launches])
+            self._in_attempt(self._keep_start, self.life)
         self.changed()
+
+    def _new_life(self, birth: Birth, pid: int, log_start: int, mark: str) -> Life:
+        log, path = self.slot.group_log(self.spec.name), self.slot.start_log(self.spec.name, birth.generation)
+        return Life(birth, pid, log_start, mark, logfiles.StartLog(log, log_start, path))
+
+    async def _keep_start(self, life: Life) -> None:
+        """Its first lines, before the cap on the log takes them."""
+        while not (life.was_ready or life.start_log.is_full):
+            life.start_log.take()
+            await trio.sleep(budgets.START_LOG_LOOK)
 
     async def _come_up(self, life: Life, roles: list[str]) -> None:
         """Load these servers, say that the group can serve, and then watch it."""
@@ -367,11 +443,12 @@ class Group:
     async def _warm_up(self, life: Life, delay: float) -> None:
         """Load what was lost: at once, and more slowly each time it happens in a row."""
         await trio.sleep(delay)
+        self._losses = self._losses.started_again(time.monotonic())
         await self._load(life, self._lost_roles())
 
     async def _load(self, life: Life, roles: list[str]) -> bool:
         """Whether the group became ready; it is told either way."""
-        stage = "its proxy does not listen yet"
+        stage, delays = "its proxy does not listen yet", iter(restart.POLICY.delays)
         try:
             with trio.fail_after(self.spec.start_limit_s):
                 await self._proxy_is_ours(life)
@@ -381,6 +458,7 @@ class Group:
                     self._refuse_impostors(life)
                     if not (roles := self._lost_roles()):  # one died while another was being loaded
                         break
+                    await trio.sleep(next(delays, restart.POLICY.delays[-1]))
         except trio.TooSlowError:
             limit = f"{self.spec.start_limit_s:g} s (start_limit_s of group {self.spec.name})"
             self.post(Event.NOT_READY, life.birth.generation, f"not ready within {limit}: {stage}")
@@ -455,7 +533,8 @@ class Group:
                     self._ended = ended
                     life.exited.set()
                     self.post(Event.EXITED, generation)
-                case Gone():
+                case Gone(killed):
+                    self.swept = killed if self.state is State.STOPPING else 0
                     self.post(Event.GONE, generation)
                     return
                 case unkillable:
@@ -472,6 +551,7 @@ class Group:
                     self.procs.kill(generation, signal.SIGTERM)
                     await life.exited.wait()
                 return
+            self.was_killed = True
             self.procs.kill(generation, signal.SIGKILL, everybody=True)
 
     async def _release(self, life: Life) -> None:
@@ -496,7 +576,9 @@ class Group:
         """Take up what an earlier keeper started: same processes, same ports, same keys."""
         note = row.note or {}
         birth = known_birth(self.spec, self.slot, row.gen, dict(note["ports"]), self.procs.hello.pid)
-        life = Life(birth, row.pid, int(note["log_start"]), str(note["spec"]))
+        life = self._new_life(birth, row.pid, int(note["log_start"]), str(note["spec"]))
+        life.was_ready = bool(note.get("ready"))
+        life.oom = evidence.Count(*note["oom"]) if note.get("oom") else None
         self.life, self._ended = life, row.exit
         self.state = State.REBUILDING if self.history.ever_ready else State.STARTING
         self.reason = "taken up by a new keeper"
@@ -529,7 +611,13 @@ class Group:
         """To the warden, for the next keeper."""
         history = records.unstructure(self.history)
         failed = self.reason if self.state is State.FAILED else ""
-        self.procs.note_slot(self.note_key, {"history": history, "ports": self._last_ports, "failed": failed})
+        self.procs.note_slot(
+            self.note_key,
+            {
+                "history": history, "losses": records.unstructure(self._losses), "ports": self._last_ports,
+                "failed": failed, "cause": records.unstructure(self.cause) if self.cause else None,
+            },
+        )  # fmt: skip
         if self.life is not None:
             ready = self.state in (State.RUNNING, State.DEGRADED)
             birth = self.life.birth
@@ -538,6 +626,7 @@ class Group:
                 "log_start": self.life.log_start,
                 "ready": ready,
                 "spec": self.life.mark,
+                "oom": list(self.life.oom) if self.life.oom else None,
             }
             self.procs.note_generation(birth.generation, note)
 
@@ -589,6 +678,7 @@ class Group:
             "proxy": proxy,
             "servers": servers,
             "restarts": self.history.restarts,
+            "cause": records.unstructure(self.cause) if self.cause else None,
             "log_tail": self.log_tail if self.state is State.FAILED else [],
         }
 

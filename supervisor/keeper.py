@@ -273,8 +273,14 @@ class Keeper:
         took = f"{time.monotonic() - began:.1f} s"
         outcome = "everything is gone" if clean else "something could not be killed; see the groups"
         names = ", ".join(self.tree.groups)
-        self.console.say(f"stopped ({self.stopping}): {names} in {took}, {outcome}")
-        journal.note(self.slot, "stopped", why=self.stopping, groups=list(self.tree.groups), took=took, clean=clean)
+        killed = [name for name, group in self.tree.groups.items() if group.was_killed]
+        swept = sum(group.swept for group in self.tree.groups.values())
+        how = f"; SIGKILL for {', '.join(killed)}" if killed else ""
+        self.console.say(f"stopped ({self.stopping}): {names} in {took}, {outcome}{how}")
+        journal.note(
+            self.slot, "stopped", why=self.stopping, groups=list(self.tree.groups), took=took, clean=clean,
+            killed=killed, swept=swept,
+        )  # fmt: skip
         for path in (
             self.slot.keeper_record,
             self.slot.contract_record,

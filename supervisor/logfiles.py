@@ -13,11 +13,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from supervisor import budgets
+from supervisor.slot import START_LOG_END
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TAIL_BYTES = 32 * 1024
+START_LINES, START_BYTES = 200, 64 * 1024
+"""Kept of a generation's start. llama-server writes 10 lines until it is ready, with `-lv 4` 195 (measured)."""
+START_LOGS = 5
+"""Start-up logs of a group that are kept: those of a doomed one, and what was before it."""
 TROUBLE = ("error", "fail", "cannot", "couldn't", "invalid", "unable", "abort", "refus", "unexpected")
 LEVEL = re.compile(r"[0-9.]+ ([A-Z]) ")
 """What llama.cpp itself takes a line for, behind the time since its start: I, W, E, ... Its warnings speak of failures
@@ -60,6 +65,61 @@ def last_words(lines: list[str]) -> str:
     trouble = [line for line in others if any(word in line.lower() for word in TROUBLE)]
     telling = errors[:1] or trouble[-1:] or [line for line in lines[-1:] if line not in levels]
     return telling[0][:300] if telling else ""
+
+
+class StartLog:
+    """The first lines of a generation, in a file of their own: of a group's log the beginning is what a cap takes first.
+
+    Whoever makes one for a generation that has one already goes on where that ends.
+    """
+
+    def __init__(self, log: Path, since: int, path: Path) -> None:
+        self._log, self._path = log, path
+        try:
+            kept = path.read_bytes()
+        except OSError:
+            kept = b""
+        self._at, self._bytes, self._lines = since + len(kept), len(kept), kept.count(b"\n")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all that is kept of a start is there."""
+        return self._bytes >= START_BYTES or self._lines >= START_LINES
+
+    def take(self) -> None:
+        """Keep what was written since the last time, as far as there is room. What cannot be read or written is lost."""
+        if self.is_full:
+            return
+        with suppress(OSError):
+            with self._log.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                self._at = self._at if self._at <= end else 0  # it was truncated meanwhile
+                file.seek(self._at)
+                data = file.read(START_BYTES - self._bytes)
+            lines = data.splitlines(keepends=True)[: START_LINES - self._lines]
+            data = b"".join(lines)
+            if data:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+                with open(os.open(self._path, flags, 0o600), "ab") as kept:
+                    kept.write(data)
+            self._at, self._bytes = self._at + len(data), self._bytes + len(data)
+            self._lines += data.count(b"\n")
+
+
+def start_logs(folder: Path, group: str) -> list[Path]:
+    """The start-up logs of a group, the newest last."""
+    found = []
+    for path in folder.glob(f"{group}.*{START_LOG_END}"):
+        with suppress(OSError):
+            found.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(found)]
+
+
+def make_room(folder: Path, group: str) -> None:
+    """Remove the oldest start-up logs of a group, so that with another one there are START_LOGS."""
+    for path in start_logs(folder, group)[: -(START_LOGS - 1)]:
+        with suppress(OSError):
+            path.unlink()
 
 
 def cap(path: Path, limit: int = budgets.LOG_CAP_BYTES) -> bool:

@@ -25,6 +25,7 @@ UNKNOWN_GROUP: dict[str, Any] = {
     "proxy": None,
     "servers": [],
     "restarts": 0,
+    "cause": None,
 }
 """What is shown of a group whose record does not say it."""
 

@@ -1,19 +1,47 @@
-"""Whether, and after what delay, a group that died is started again. Pure: time is passed in.
+"""Whether, and after what delay, a group that died is started again. Pure: time and chance are passed in.
 
-The history is data (a tuple of frozen deaths), so that it can be left in the warden's note and a keeper that takes
-over decides as its predecessor would have.
+The policy is data, and so is the history (a frozen value of plain numbers): it is left in the warden's note, and a
+keeper that takes over decides as its predecessor would have.
+
+Three things bound what a group that keeps dying may cost. A *row* of deaths waits longer each time; a life in health
+ends it. A *window* counts restarts whatever the lives between them were, for a crash-looper that learned to live a
+little longer than what ends a row (pm2 forgets to count once a process has served for 16 s, and then started one 2,364
+times in 10 s: measured). And what never became healthy at all, *doomed*, has a few tries only.
 """
 
 from __future__ import annotations
 
-from attrs import frozen
+from typing import TYPE_CHECKING
+
+from attrs import evolve, frozen
 
 from supervisor import budgets
+
+if TYPE_CHECKING:
+    from supervisor.contract import Exit
 
 SIGTERM = 15
 EXITED, KILLED = 1, 2  # CLD_EXITED and CLD_KILLED of waitid(2)
 TERMINATED = frozenset({(KILLED, SIGTERM), (EXITED, 0), (EXITED, 128 + SIGTERM)})
 """Ends that a SIGTERM may have brought about. llama-swap and the built-in proxy catch it and exit 0 (measured)."""
+
+
+@frozen
+class RestartPolicy:
+    """Seconds and counts; what each is for stands in `budgets`."""
+
+    delays: tuple[float, ...] = budgets.RESTART_DELAYS
+    jitter: float = budgets.RESTART_JITTER
+    reset: float = budgets.RESTART_RESET
+    intensity: int = budgets.RESTART_INTENSITY
+    period: float = budgets.RESTART_PERIOD
+    doomed_tries: int = budgets.DOOMED_TRIES
+    port_tries: int = budgets.PORT_TRIES
+    term_pause: float = budgets.TERM_STORM_PAUSE
+
+
+POLICY = RestartPolicy()
+"""Of every group, and of every server under a proxy that lives."""
 
 
 @frozen
@@ -29,8 +57,10 @@ class Verdict:
 class History:
     """What a group has been through. Times are CLOCK_MONOTONIC seconds, which keepers of one boot share.
 
-    `failures` counts deaths in a row (a life of RESTART_RESET seconds in health ends the row); `doomed` counts
-    the starts of a group that never was healthy at all.
+    `failures` counts deaths in a row (a life of `reset` seconds in health ends the row); `doomed` counts the starts of a
+    group that never was healthy at all, and `port_conflicts` those that ended because another program had a port, which
+    are not the engine's fault. `chance` (0 to 1) is drawn once for a row: what one cause felled together does not come
+    back in step, and yet no delay of a row is shorter than the one before. `starts` are the restarts of the window.
     """
 
     failures: int = 0
@@ -38,29 +68,58 @@ class History:
     ever_ready: bool = False
     ready_at: float | None = None
     restarts: int = 0
+    port_conflicts: int = 0
+    chance: float = 0.0
+    starts: tuple[float, ...] = ()
 
     def became_ready(self, now: float) -> History:
         """The group answers."""
-        return History(self.failures, 0, True, now, self.restarts)
+        return evolve(self, doomed=0, port_conflicts=0, ever_ready=True, ready_at=now)
 
-    def died(self, now: float) -> History:
-        """A generation of the group ended without being asked to."""
+    def died(
+        self, now: float, chance: float = 0.0, *, port_conflict: bool = False, policy: RestartPolicy = POLICY
+    ) -> History:
+        """A generation of the group ended without being asked to. `chance` is a new random number from 0 to 1."""
         healthy_for = now - self.ready_at if self.ready_at is not None else 0.0
-        failures = 1 if healthy_for >= budgets.RESTART_RESET else self.failures + 1
-        doomed = 0 if self.ever_ready else self.doomed + 1
-        return History(failures, doomed, self.ever_ready, None, self.restarts)
+        begins = self.failures == 0 or healthy_for >= policy.reset
+        return evolve(
+            self,
+            failures=1 if begins else self.failures + 1,
+            doomed=self.doomed if self.ever_ready or port_conflict else self.doomed + 1,
+            port_conflicts=self.port_conflicts + 1 if port_conflict else 0,
+            ready_at=None,
+            chance=chance if begins else self.chance,
+        )
 
-    def started_again(self) -> History:
+    def started_again(self, now: float, *, policy: RestartPolicy = POLICY) -> History:
         """A restart was carried out."""
-        return History(self.failures, self.doomed, self.ever_ready, self.ready_at, self.restarts + 1)
+        starts = (*self.recent(now, policy), now)
+        return evolve(self, restarts=self.restarts + 1, starts=starts)
+
+    def forgiven(self) -> History:
+        """Somebody wants it up again: everything is forgotten but how often it was started."""
+        return History(restarts=self.restarts)
+
+    def recent(self, at: float, policy: RestartPolicy = POLICY) -> tuple[float, ...]:
+        """The restarts of the window that ends with `at`."""
+        return tuple(start for start in self.starts if start > at - policy.period)
 
 
-def decide(history: History, *, code: int, status: int, why: str) -> Verdict:
+def decide(history: History, *, ended: Exit, why: str, now: float, policy: RestartPolicy = POLICY) -> Verdict:
     """The verdict on a death that `history.died` has already counted. `why` is the death in plain words."""
-    if history.doomed >= budgets.DOOMED_TRIES:
-        return Verdict(False, 0.0, f"given up after {history.doomed} starts that never became ready; the last: {why}")
-    delay = budgets.RESTART_DELAYS[min(history.failures, len(budgets.RESTART_DELAYS)) - 1]
-    if (code, status) in TERMINATED:
-        delay = max(delay, budgets.TERM_STORM_PAUSE)
-    when = "at once" if delay == 0 else f"in {delay:g} s"
+    if history.doomed >= policy.doomed_tries:
+        return _no(f"given up after {history.doomed} starts that never became ready; the last: {why}")
+    if history.port_conflicts >= policy.port_tries and not history.ever_ready:
+        return _no(f"given up after {history.port_conflicts} starts whose ports other programs took; the last: {why}")
+    delay = policy.delays[min(history.failures, len(policy.delays)) - 1] * (1 + policy.jitter * history.chance)
+    if (ended.code, ended.status) in TERMINATED:
+        delay = max(delay, policy.term_pause)
+    if len(history.recent(now + delay, policy)) >= policy.intensity:
+        restarts = f"{policy.intensity} restarts within {policy.period / 60:g} minutes"
+        return _no(f"given up after {restarts}; the last end: {why}")
+    when = "at once" if delay == 0 else f"in {delay:.3g} s"
     return Verdict(True, delay, f"{why}; restart {history.failures} in a row {when}")
+
+
+def _no(reason: str) -> Verdict:
+    return Verdict(False, 0.0, reason)

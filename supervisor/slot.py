@@ -26,6 +26,9 @@ SHARED_FILESYSTEMS = frozenset(
 """Types (as in /proc/self/mountinfo) on which flock is a no-op, local to one host, or another program's idea of it; and
 those that several machines share, where a pid would name another machine's process."""
 
+START_LOG_END = ".start.log"
+"""How the name of a generation's start-up log ends."""
+
 LOCAL_STEP = "put the slot on a local disk: set QUEENRIGHT_SLOT to a directory there"
 
 
@@ -120,6 +123,10 @@ class Slot(NamedTuple):
     def group_log(self, group: str) -> Path:
         """What the group's proxy and servers print."""
         return self.logs / f"{_plain(group)}.log"
+
+    def start_log(self, group: str, generation: str) -> Path:
+        """The first lines of that generation: they outlive the cap on the group's log."""
+        return self.logs / f"{_plain(group)}.{_plain(generation)}{START_LOG_END}"
 
     def generation_lock(self, group: str, generation: str) -> Path:
         """Held while any process of that generation lives."""

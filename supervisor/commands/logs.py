@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
+    from supervisor.slot import Slot
+
 
 class Logs:
     """The command."""
@@ -27,7 +29,10 @@ class Logs:
             "--lines", type=int, default=50, metavar="N", help="how many of the last lines (default: 50)"
         )
         parser.add_argument("--follow", action="store_true", help="go on with what is written, until Ctrl-C")
-        parser.epilog = "example:\n  queenright logs chat --follow"
+        parser.add_argument(
+            "--start", action="store_true", help="what the group's last generation wrote while it started"
+        )
+        parser.epilog = "example:\n  queenright logs chat --follow\n  queenright logs chat --start"
 
     def run(self, args: argparse.Namespace) -> int:
         """Print them. Raises UsageError for a log that is not there."""
@@ -35,7 +40,9 @@ class Logs:
         from supervisor.errors import NoEngineError, UsageError
 
         slot = slot_of(args)
-        found = {path.stem: path for path in sorted(slot.logs.glob("*.log"))}
+        if args.start:
+            return show_starts(slot, args.name)
+        found = {path.stem: path for path in sorted(slot.logs.glob("*.log")) if "." not in path.stem}
         if args.name is not None and args.name not in found:
             known = ", ".join(found) or f"none in {slot.logs}"
             raise UsageError(f"there is no log of {args.name!r}", f"logs: {known}")
@@ -54,6 +61,33 @@ class Logs:
 
 
 COMMAND: Final = Logs()
+
+
+def show_starts(slot: Slot, group: str | None) -> int:
+    """The start-up log of the last generation of a group, or of each; the older ones are named.
+
+    Raises NoEngineError where none is kept.
+    """
+    from supervisor import logfiles
+    from supervisor.errors import NoEngineError
+
+    groups = sorted({path.name.partition(".")[0] for path in logfiles.start_logs(slot.logs, "*")})
+    chosen = [name for name in groups if group in (None, name)]
+    if not chosen:
+        what = f"of group {group!r}" if group else "of any group"
+        raise NoEngineError(
+            f"no start-up log is kept {what} in {slot.logs}", f"there are: {', '.join(groups) or 'none'}"
+        )
+    for name in chosen:
+        *older, last = logfiles.start_logs(slot.logs, name)
+        print(f"==> {last.name} <==")
+        try:
+            print(last.read_text(encoding="utf-8", errors="replace"), end="")
+        except OSError as error:
+            print(f"(cannot be read: {error.strerror})")
+        if older:
+            print(f"older: {', '.join(str(path) for path in reversed(older))}")
+    return 0
 
 
 def follow(starts: dict[Path, int]) -> None:

@@ -70,6 +70,9 @@ def _group(group: dict[str, Any]) -> list[str]:
             else "no process"
         )
         lines.append(f"          {server['role']:6} {server['model']}: {server['state']}, {where}{_health(server)}")
+    if group["state"] == "running" and (cause := group.get("cause")):
+        said = f"{cause['word']}: {cause['detail']}" if cause["detail"] else cause["word"]
+        lines.append(f"          last end: {said}")
     return lines + [f"          | {line}" for line in group.get("log_tail", [])]
 
 

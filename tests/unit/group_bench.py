@@ -303,4 +303,5 @@ def prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # takes milliseconds, and no test here pulls a plug
     clock = types.SimpleNamespace(time=time.time, monotonic=trio.current_time)
     monkeypatch.setattr("supervisor.group.time", clock)
+    monkeypatch.setattr("supervisor.group.random", types.SimpleNamespace(random=lambda: 0.0))
     monkeypatch.setattr(ports, "owned_by", lambda port, pids: Ownership(Owner.OURS, next(iter(pids), None)))

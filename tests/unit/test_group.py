@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from supervisor import budgets, ports
+from supervisor import budgets, logfiles, ports
 from supervisor.birth import mark_of
+from supervisor.causes import Word
 from supervisor.contract import State
 from supervisor.errors import EngineStartError
 from supervisor.kinds import ServerState
@@ -132,21 +133,35 @@ async def test_a_proxy_that_never_listens_is_named_as_such(bench: Bench, monkeyp
 
 
 @jumping
-async def test_a_foreign_listener_is_never_taken_for_ours(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def owned_by(port: int, pids: Any) -> Ownership:
-        asked.append(port)
-        return Ownership(Owner.FOREIGN)
-
-    monkeypatch.setattr(ports, "owned_by", owned_by)
+async def test_vllm_51275_a_foreign_listener_is_never_taken_for_ours(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "owned_by", lambda port, pids: Ownership(Owner.FOREIGN))
     async with bench.alive():
         await bench.pass_time(LONG)
         assert bench.state() is State.FAILED
-        assert "was taken by another program" in bench.group.reason
-        assert str(asked[0]) in bench.group.reason
+        tried = [start["note"]["ports"]["proxy"] for start in bench.warden.spawned]
+        assert len(set(tried)) == len(tried) == budgets.PORT_TRIES, "another port each time"
+        assert bench.group.reason.startswith("given up after 3 starts whose ports other programs took; the last: ")
+        assert f"port conflict: {tried[-1]}; port {tried[-1]} was taken by another program" in bench.group.reason
+        assert bench.group.history.doomed == 0, "that is not the engine's fault"
         assert bench.kind.loading == []
         assert State.RUNNING not in bench.heard
+
+
+@jumping
+async def test_a_port_that_was_taken_once_costs_no_try_of_the_engine(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts = iter([Ownership(Owner.FOREIGN)] * 2)
+    monkeypatch.setattr(ports, "owned_by", lambda port, pids: next(verdicts, Ownership(Owner.OURS)))
+    async with bench.alive():
+        await bench.pass_time(5)
+        assert bench.state() is State.RUNNING
+        assert bench.group.cause is not None
+        assert bench.group.cause.word is Word.PORT_CONFLICT
+        first, *_, last = [start["note"]["ports"]["proxy"] for start in bench.warden.spawned]
+        assert first != last
 
 
 @jumping
@@ -196,6 +211,90 @@ async def test_the_log_of_a_group_that_failed_is_shown(bench: Bench) -> None:
         assert shown["state"] == "failed"
         assert shown["reason"].endswith("the last: exit status 1: error: failed to open GGUF file")
         assert shown["log_tail"] == ["loading", "error: failed to open GGUF file"]
+
+
+@jumping
+async def test_the_cause_of_the_last_end_is_shown_and_told_to_the_next_keeper(bench: Bench) -> None:
+    log = bench.slot.group_log("chat")
+    bench.kind.loads.append("hang")
+    async with bench.alive():
+        assert bench.group.describe()["cause"] is None
+        log.write_text("error: invalid argument: --nope\n")
+        await bench.happen(bench.warden.die, bench.warden.last, EXITED, 1)
+        assert bench.state() is State.RUNNING
+        assert bench.group.describe()["cause"] == {"word": "bad flag", "detail": "--nope"}
+    ended = [json.loads(line) for line in bench.slot.events.read_text().splitlines()]
+    assert [(one["what"], one["cause"], one["detail"], one["restart"]) for one in ended] == [
+        ("ended", "bad flag", "--nope", True)
+    ]
+    other = bench.next_keepers()
+    async with other.alive(row_of(other)):
+        assert other.group.cause == bench.group.cause
+
+
+@jumping
+async def test_the_reason_names_the_cause_first(bench: Bench) -> None:
+    def refuse(report: Any) -> None:
+        bench.slot.group_log("chat").write_text("error: invalid argument: --nope\n")
+        raise EngineStartError("the chat server did not start")
+
+    bench.kind.loads.extend([refuse, "hang"])
+    async with bench.alive():
+        assert bench.group.reason == (
+            "bad flag: --nope; the chat server did not start: error: invalid argument: --nope; "
+            "restart 1 in a row at once"
+        )
+
+
+# --- the start-up log ---------------------------------------------------------------------------------------------------
+
+
+@jumping
+async def test_the_first_lines_of_a_start_outlive_the_cap_on_the_log(bench: Bench) -> None:
+    log = bench.slot.group_log("chat")
+    log.write_text("of an earlier life\n")
+    bench.kind.loads.append("hang")
+    async with bench.alive():
+        with log.open("a") as file:
+            file.write("first\n")
+        await bench.pass_time(budgets.START_LOG_LOOK * 1.5)
+        log.write_text("second\n")  # it was cut meanwhile, and written to
+        await bench.pass_time(budgets.START_LOG_LOOK)
+        kept = bench.slot.start_log("chat", bench.warden.last)
+        assert kept.read_text() == "first\nsecond\n"
+        assert kept.stat().st_mode & 0o777 == 0o600
+
+
+@jumping
+async def test_what_it_says_after_it_is_ready_is_not_of_its_start(bench: Bench) -> None:
+    log = bench.slot.group_log("chat")
+
+    def load(report: Any) -> None:
+        log.write_text("loaded\n")
+
+    bench.kind.loads.append(load)
+    async with bench.alive():
+        with log.open("a") as file:
+            file.write("a request\n")
+        await bench.happen(bench.warden.die, bench.warden.last)
+        assert bench.slot.start_log("chat", bench.warden.spawned[0]["gen"]).read_text() == "loaded\n"
+
+
+@jumping
+async def test_of_many_generations_the_last_starts_are_kept(bench: Bench) -> None:
+    log = bench.slot.group_log("chat")
+    log.touch()
+    async with bench.alive():
+        for number in range(8):
+            bench.kind.loads.append("hang")
+            await bench.happen(bench.warden.die, bench.warden.last)
+            await bench.pass_time(budgets.RESTART_DELAYS[-1])
+            with log.open("a") as file:
+                file.write(f"start {number}\n")
+            await bench.pass_time(2)
+        await bench.happen(bench.warden.die, bench.warden.last)
+        assert len(logfiles.start_logs(bench.slot.logs, "chat")) == logfiles.START_LOGS
+        assert bench.slot.start_log("chat", bench.warden.last).read_text() == "start 7\n"
 
 
 # --- dying --------------------------------------------------------------------------------------------------------------
@@ -394,6 +493,45 @@ async def test_a_server_that_dies_again_and_again_is_loaded_more_slowly(bench: B
         await bench.happen(bench.warden.die, bench.warden.last)
         assert bench.state() is State.RUNNING  # and the group's own restart is not slower for it
         assert len(bench.warden.spawned) == 2
+
+
+@jumping
+async def test_a_server_that_always_lives_a_little_longer_than_the_row_is_given_up_with_its_group(bench: Bench) -> None:
+    async with bench.alive():
+        for _ in range(budgets.RESTART_INTENSITY):
+            await bench.lose("chat")
+            assert bench.state() is State.RUNNING
+            await bench.pass_time(budgets.RESTART_RESET + 1)
+        await bench.lose("chat")
+        assert bench.state() is State.FAILED
+        assert bench.group.reason == (
+            "given up after 30 restarts within 60 minutes; the last end: the chat server died; it is loaded again"
+        )
+        assert bench.warden.table == {}
+        await bench.tell(Event.WANTED)
+        assert bench.state() is State.RUNNING
+        await bench.lose("chat")
+        assert bench.state() is State.RUNNING
+
+
+@jumping
+async def test_a_lost_server_is_named_with_what_its_proxy_says_of_its_end(bench: Bench) -> None:
+    async with bench.alive():
+        bench.slot.group_log("chat").write_text("[WARN] <chat> upstream process exited unexpectedly (-9)\n")
+        bench.kind.loads.append("hang")
+        await bench.lose("chat")
+        assert bench.group.reason == (
+            "the chat server died; it is loaded again (signal: SIGKILL, sent by whom is unknown)"
+        )
+
+
+@jumping
+async def test_a_server_that_dies_each_time_another_is_loaded_makes_no_tight_loop(bench: Bench) -> None:
+    async with bench.alive():
+        bench.kind.loads.extend([lambda report: report("draft", ServerState.LOST)] * 1000)
+        await bench.lose("chat")
+        await bench.pass_time(100)
+        assert len(bench.kind.loading) < 15
 
 
 @jumping

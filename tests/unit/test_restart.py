@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from supervisor import budgets, records, restart
-from supervisor.restart import EXITED, KILLED, SIGTERM, History, Verdict
+from supervisor import budgets, endings, records, restart
+from supervisor.contract import Exit
+from supervisor.restart import EXITED, KILLED, POLICY, SIGTERM, History, Verdict
 
 SIGKILL, SIGSEGV = 9, 11
 DUMPED = 3
@@ -20,7 +22,7 @@ exits = st.one_of(
 
 def die(history: History, now: float = 0.0, code: int = KILLED, status: int = SIGKILL) -> tuple[History, Verdict]:
     history = history.died(now)
-    return history, restart.decide(history, code=code, status=status, why="killed by SIGKILL")
+    return history, restart.decide(history, ended=Exit(code, status), why="killed by SIGKILL", now=now)
 
 
 def served(now: float = 0.0) -> History:
@@ -38,7 +40,7 @@ def test_deaths_in_a_row_are_answered_later_and_later() -> None:
         history, verdict = die(history)
         assert verdict.restart
         delays.append(verdict.delay)
-        history = history.started_again().became_ready(0.0)
+        history = history.started_again(0.0).became_ready(0.0)
     assert tuple(delays) == budgets.RESTART_DELAYS + budgets.RESTART_DELAYS[-1:] * 3
     assert history.restarts == len(delays)
     assert verdict.reason == f"killed by SIGKILL; restart {len(delays)} in a row in 30 s"
@@ -66,11 +68,74 @@ def test_a_group_that_never_became_ready_is_given_up_after_its_tries() -> None:
     assert verdicts[-1].reason == "given up after 3 starts that never became ready; the last: killed by SIGKILL"
 
 
-def test_a_group_that_served_once_is_never_given_up() -> None:
+def test_a_group_that_served_once_is_not_doomed_however_its_next_starts_end() -> None:
     history = served()
-    for _ in range(100):
-        history, verdict = die(history)
+    for _ in range(10):
+        history, verdict = die(history, code=EXITED, status=1)
         assert verdict.restart
+
+
+def live_and_die(history: History, lived: float, limit: int = 1000) -> tuple[int, float, Verdict]:
+    """A group whose every life is as long, until it is given up: restarts, seconds, and the last verdict."""
+    now = 0.0
+    for restarts in range(limit):
+        history = history.became_ready(now)
+        now += lived
+        history, verdict = die(history, now)
+        if not verdict.restart:
+            return restarts, now, verdict
+        now += verdict.delay
+        history = history.started_again(now)
+    return limit, now, verdict
+
+
+@pytest.mark.parametrize(("lived", "minutes"), [(0.0, 13), (budgets.RESTART_RESET + 1, 32)])
+def test_pm2_1676_an_aged_crash_looper_is_caught_as_a_young_one_is(lived: float, minutes: float) -> None:
+    """pm2 forgets to count once a process has lived for a while: 2,364 starts in 10 s (measured)."""
+    restarts, seconds, verdict = live_and_die(served(), lived)
+    assert restarts == budgets.RESTART_INTENSITY
+    assert seconds < minutes * 60
+    assert verdict.reason == "given up after 30 restarts within 60 minutes; the last end: killed by SIGKILL"
+
+
+def test_systemd_2416_one_that_dies_now_and_then_is_never_given_up() -> None:
+    between = budgets.RESTART_PERIOD / budgets.RESTART_INTENSITY
+    restarts, _, verdict = live_and_die(served(), between + 1)
+    assert restarts == 1000
+    assert verdict.delay == 0
+
+
+def test_a_port_that_others_took_is_not_counted_against_the_engine() -> None:
+    history, verdicts = History(), []
+    for _ in range(budgets.PORT_TRIES):
+        history = history.died(0.0, port_conflict=True)
+        verdicts.append(restart.decide(history, ended=Exit(EXITED, 1), why="port conflict: 9", now=0.0))
+    assert history.doomed == 0
+    assert [verdict.restart for verdict in verdicts] == [True, True, False]
+    assert verdicts[-1].reason == "given up after 3 starts whose ports other programs took; the last: port conflict: 9"
+
+
+def test_a_port_conflict_does_not_give_up_what_served() -> None:
+    history = served()
+    for _ in range(10):
+        history = history.died(0.0, port_conflict=True)
+        assert restart.decide(history, ended=Exit(EXITED, 1), why="", now=0.0).restart
+
+
+def test_a_delay_is_spread_by_chance_once_for_a_row() -> None:
+    history, delays = served(), []
+    for chance in (1.0, 0.0, 0.5):
+        history = history.died(0.0, chance)
+        delays.append(restart.decide(history, ended=Exit(KILLED, 9), why="", now=0.0).delay)
+    assert delays == [0.0, 0.5 * 1.25, 1.0 * 1.25]
+    again = history.became_ready(0.0).died(budgets.RESTART_RESET, 0.25)
+    assert (again.failures, again.chance) == (1, 0.25)
+
+
+def test_who_wants_it_up_again_forgives_everything() -> None:
+    history, _ = die(served())
+    history = history.started_again(1.0)
+    assert history.forgiven() == History(restarts=1)
 
 
 def test_readiness_clears_what_was_counted_of_a_doomed_group() -> None:
@@ -129,10 +194,10 @@ def test_there_is_no_tight_loop(lives: list[tuple[tuple[int, int], bool, float]]
         now += lived
         history, verdict = die(history, now, code, status)
         if not verdict.restart:
-            assert history.doomed >= budgets.DOOMED_TRIES
+            assert history.doomed >= budgets.DOOMED_TRIES or len(history.starts) == POLICY.intensity
             return
         now, waited = now + verdict.delay, waited + verdict.delay
-        history = history.started_again()
+        history = history.started_again(now)
     delays = budgets.RESTART_DELAYS
     assert waited >= sum(delays[min(number, len(delays) - 1)] for number in range(len(lives)))
 
@@ -144,3 +209,90 @@ def test_a_history_survives_its_keeper(steps: list[tuple[bool, float]]) -> None:
     for ready, now in steps:
         history = history.became_ready(now) if ready else history.died(now)
     assert records.structure(records.unstructure(history), History) == history
+
+
+@pytest.mark.parametrize(
+    "noted", [{}, {"failures": 2, "doomed": 1, "ever_ready": False, "ready_at": None, "restarts": 5}]
+)
+def test_the_note_of_an_older_keeper_is_read(noted: dict[str, object]) -> None:
+    read = endings.noted_history(noted, History())
+    assert (read.failures, read.restarts) == (noted.get("failures", 0), noted.get("restarts", 0))
+    assert read.starts == ()
+
+
+@pytest.mark.parametrize("noted", [{"failures": 2, "of_a_newer": [1]}, {"failures": "2"}, "nonsense", 7, []])
+def test_the_note_of_another_keeper_never_fells_one(noted: object) -> None:
+    assert endings.noted_history(noted, History(doomed=1)) in (History(failures=2), History(), History(doomed=1))
+
+
+class Looper(RuleBasedStateMachine):
+    """One group under the policy, with the time and the chance that the test gives it. What is checked holds for every
+    way in which a group can live and die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history, self.now = History(), 0.0
+        self.starts: list[float] = []
+        self.up, self.given_up = True, False
+        self.last_delay: float | None = None
+
+    @initialize(now=st.floats(0, 1e6))
+    def boot(self, now: float) -> None:
+        self.now = now
+
+    @precondition(lambda self: self.up)
+    @rule()
+    def becomes_ready(self) -> None:
+        self.history = self.history.became_ready(self.now)
+
+    @rule(seconds=st.one_of(st.floats(0, 2), st.floats(0, 200)))
+    def lives(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: self.up)
+    @rule(end=exits, chance=st.floats(0, 1), conflict=st.booleans(), times=st.integers(1, 12))
+    def dies(self, end: tuple[int, int], chance: float, conflict: bool, times: int) -> None:
+        for _ in range(times):
+            served, ready_at = self.history.ever_ready, self.history.ready_at
+            healthy = ready_at is not None and self.now - ready_at >= POLICY.reset
+            self.history = self.history.died(self.now, chance, port_conflict=conflict)
+            verdict = restart.decide(self.history, ended=Exit(*end), why="x", now=self.now)
+            if healthy:
+                assert self.history.failures == 1, "after so long in health the row begins anew"
+            if not verdict.restart:
+                assert served is False or len(self.history.recent(self.now)) >= POLICY.intensity - 1
+                self.up, self.given_up = False, True
+                return
+            if self.history.failures > 1 and self.last_delay is not None:
+                assert verdict.delay >= self.last_delay, "within a row no delay is shorter than the one before"
+            assert verdict.delay <= POLICY.delays[-1] * (1 + POLICY.jitter)
+            self.last_delay = verdict.delay
+            self.now += verdict.delay
+            self.history = self.history.started_again(self.now)
+            self.starts.append(self.now)
+            if not served:
+                assert self.history.doomed < POLICY.doomed_tries
+
+    @precondition(lambda self: self.given_up)
+    @rule()
+    def is_wanted_again(self) -> None:
+        self.history, self.starts, self.last_delay = self.history.forgiven(), [], None
+        self.up, self.given_up = True, False
+
+    @rule()
+    def its_keeper_is_replaced(self) -> None:
+        noted = records.unstructure(self.history)
+        self.history = endings.noted_history(noted, History())
+
+    @invariant()
+    def no_window_holds_more_restarts_than_the_policy_allows(self) -> None:
+        for start in self.starts:
+            assert len([one for one in self.starts if start - POLICY.period < one <= start]) <= POLICY.intensity
+
+    @invariant()
+    def what_is_noted_stays_small(self) -> None:
+        assert len(self.history.starts) <= POLICY.intensity
+
+
+TestLooper = Looper.TestCase
+TestLooper.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

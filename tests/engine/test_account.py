@@ -1,0 +1,90 @@
+"""What an operator finds afterwards: causes, start-up logs, the line of a stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisor import budgets
+from supervisor.errors import ExitCode
+from tests.engine.kit import Launch
+from tests.support import wait_until
+
+if TYPE_CHECKING:
+    from tests.engine.place import Place
+
+pytestmark = pytest.mark.process
+
+
+def events(place: Place, what: str) -> list[dict[str, Any]]:
+    lines = place.slot.events.read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["what"] == what]
+
+
+def test_hermes_agent_113323_a_flag_that_the_build_refuses_is_the_cause_and_its_start_is_kept(place: Place) -> None:
+    flag = "--no-such-flag"
+    place.configure({"chat": (Launch("chat", knobs={"reject_flag": flag}, arguments=(flag,)),)})
+    place.front().open(wait=False)
+    found = place.wait_state("failed")
+    assert found["cause"] == {"word": "bad flag", "detail": flag}
+    assert [(one["cause"], one["restart"]) for one in events(place, "ended")] == [
+        ("bad flag", True), ("bad flag", True), ("bad flag", False),
+    ]  # fmt: skip
+    code, status = place.status()
+    assert (code, status["groups"][0]["cause"]) == (ExitCode.FAILED_FOR_GOOD, found["cause"])
+    shown = place.cli("logs", "chat", "--start").stdout
+    assert f"invalid argument: {flag}" in shown
+    assert shown.count(".start.log") == budgets.DOOMED_TRIES, "and the older ones are named"
+
+
+def test_a_server_that_exits_0_while_it_starts_is_a_failure_of_its_own_name(place: Place) -> None:
+    """As one does that puts itself into the background."""
+    place.configure({"chat": (Launch("chat", knobs={"daemonize": 1, "health": "refuse"}),)})
+    place.front().open(wait=False)
+    found = place.wait_state("failed")
+    if place.kit.proxy == "built-in":  # llama-swap does not say how a server ended
+        assert found["cause"]["word"] == "exit during start"
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_stop_says_who_asked_what_was_killed_and_what_it_took(place: Place, obeys: bool) -> None:
+    place.configure({"chat": (Launch("chat", knobs={"fork": "sleep"}),)}, grace_s=1.0)
+    place.member()
+    if not obeys:
+        os.kill(place.family().proxies["chat"].pid, signal.SIGSTOP)
+    place.cli("stop")
+    place.wait_empty()
+    (stopped,) = events(place, "stopped")
+    assert "queenright stop" in stopped["why"]
+    assert stopped["groups"] == ["chat"]
+    assert stopped["killed"] == ([] if obeys else ["chat"])
+    assert stopped["swept"] == (1 if obeys else 0), "what the server had forked into a session of its own"
+    assert stopped["clean"]
+
+
+@pytest.mark.long
+def test_a_group_that_fails_for_ever_costs_next_to_nothing(place: Place) -> None:
+    """A crash-looper that served: it is tried again for minutes. The keeper's and warden's own time stays below 5 % of a
+    core, and restarts come ever later."""
+    place.configure({"chat": (Launch("chat", knobs={"exit_after": 0.3, "exit_code": 1}),)})
+    place.front().open(wait=False)
+    wait_until(lambda: len(place.spawns()) >= 2, within=60, what="it loops")
+    snapshot = place.snapshot()
+    pids = [snapshot["keeper"]["pid"], snapshot["warden"]["pid"]]
+
+    def spent() -> float:
+        fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+        return sum(int(field[11]) + int(field[12]) for field in fields) / os.sysconf("SC_CLK_TCK")
+
+    before, began, starts = spent(), os.times().elapsed, len(place.spawns())
+    wait_until(lambda: os.times().elapsed - began > 60, within=90)
+    took = os.times().elapsed - began
+    assert (spent() - before) / took < 0.05
+    assert len(place.spawns()) - starts < 12
+    found = place.group()
+    assert found["cause"]["word"] in ("exit status", "signal", "unknown")
