@@ -39,6 +39,7 @@ CORE = {
     "status": "what runs, since when, and who uses it",
     "stop": "stop the engine, whoever uses it",
     "logs": "the logs of a group, also of a dead one",
+    "doctor": "check slot, binaries, models and configuration; or pack a bundle for a bug report",
     "apply": "make the running engine what the configuration says now; restarts only what changed",
     "retry": "try a group again that was given up",
     "hold": "stop the engine and keep it down, until `queenright release`",

@@ -40,7 +40,7 @@ class Count(NamedTuple):
 
 def oom_kills(pid: int) -> Count | None:
     """The counter that counts for this process, now; None where the kernel has none."""
-    for source in _sources(pid):
+    for source in sources(pid):
         if (kills := _read(source)) is not None:
             return Count(source, kills)
     return None
@@ -53,7 +53,7 @@ def rise(before: Count | None) -> str:
     return f"oom_kill of {before.source} rose from {before.kills} to {now}"
 
 
-def _sources(pid: int) -> list[str]:
+def sources(pid: int) -> list[str]:
     """Files with such a counter, the nearest to the process first. In a container its path may name a group outside of
     what is mounted, so the mount's own root is tried too."""
     found = []

@@ -25,12 +25,12 @@ def resolve(config: Config, lifetime: Lifetime = Lifetime.MEMBERS) -> EngineSpec
 
     Raises ConfigError, ModelError or EngineBinaryError.
     """
-    groups = tuple(_resolve_group(config, group) for group in config.groups.values())
+    groups = tuple(resolve_group(config, group) for group in config.groups.values())
     root = str(config.path.parent if config.path else Path.cwd())
     return EngineSpec(groups, lifetime=lifetime, keep_warm=config.engine.keep_warm, root=root)
 
 
-def _resolve_group(config: Config, group: GroupConfig) -> GroupSpec:
+def resolve_group(config: Config, group: GroupConfig) -> GroupSpec:
     """What a kind has against its part of the file is said with file and key, like all that is wrong with a file."""
     place = f"{config.path or 'configuration'}: groups.{group.name}"
     try:

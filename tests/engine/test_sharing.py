@@ -134,6 +134,7 @@ def test_commands_that_look_start_nothing(place: Place) -> None:
         (["stop"], ExitCode.NO_ENGINE),
         (["logs"], ExitCode.NO_ENGINE),
         (["logs", "keeper"], ExitCode.USAGE),
+        (["doctor"], ExitCode.OK),
         (["version"], ExitCode.OK),
         (["version", "--json"], ExitCode.OK),
         (["init", "--print"], ExitCode.OK),

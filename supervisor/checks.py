@@ -1,0 +1,128 @@
+"""What `queenright doctor` looks at: each check is cheap, says what it found in a sentence, and starts nothing."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from supervisor import identity, locks, looking, resolving
+from supervisor.errors import QueenrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from supervisor.config_shape import Config
+    from supervisor.slot import Slot
+
+LINGER = Path("/var/lib/systemd/linger")
+SYSTEMD = Path("/run/systemd/system")
+
+
+class Finding(StrEnum):
+    """How good it is. Only `bad` makes the doctor's exit status 1."""
+
+    OK = "ok"
+    WARNING = "warning"
+    BAD = "bad"
+
+
+@frozen
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    finding: Finding
+    text: str
+    next_step: str = ""
+
+
+def slot_check(slot: Slot) -> Check:
+    """Ownership, permissions, filesystem, locks: as every start examines them."""
+    try:
+        there = slot.examine()
+    except QueenrightError as error:
+        return Check("slot", Finding.BAD, error.what, error.next_step)
+    return Check("slot", Finding.OK, f"{slot.path} can be used" if there else f"{slot.path} is not there yet")
+
+
+def engine_checks(slot: Slot) -> Iterator[Check]:
+    """What runs, and what of an earlier engine is still there."""
+    snapshot = looking.look(slot)
+    if snapshot["state"] == "down":
+        left = [f"{group}.{gen}" for group, gen in slot.generations() if _is_held(slot, group, gen)]
+        if left:
+            text = f"no engine runs, but processes of an earlier one live: {', '.join(left)}"
+            yield Check("engine", Finding.BAD, text, "`queenright stop` ends them")
+        else:
+            yield Check("engine", Finding.OK, "none runs, and nothing of an earlier one is left")
+        return
+    if snapshot["keeper"] is None:
+        next_step = "it is replaced by itself; `queenright logs keeper` has its last words"
+        yield Check("engine", Finding.WARNING, snapshot["reason"], next_step)
+    else:
+        yield Check("engine", Finding.OK, f"an engine is {snapshot['state']}")
+    for group in snapshot["groups"]:
+        if group["state"] == "failed":
+            next_step = f"`queenright logs {group['name']} --start`, and `queenright retry {group['name']}` when mended"
+            yield Check(f"group {group['name']}", Finding.BAD, group["reason"], next_step)
+    warden = (snapshot["warden"] or {}).get("pid")
+    yield lifetime_check(warden or os.getpid())
+
+
+def _is_held(slot: Slot, group: str, generation: str) -> bool:
+    return locks.is_held(slot.generation_lock(group, generation)) is not False
+
+
+def configuration_checks(config: Config) -> Iterator[Check]:
+    """Binaries, models and flags of every group, as a start would find them."""
+    for name, group in config.groups.items():
+        try:
+            spec = resolving.resolve_group(config, group)
+        except QueenrightError as error:
+            yield Check(f"configuration of {name}", Finding.BAD, error.what, error.next_step)
+            continue
+        models = ", ".join(launch.model for launch in spec.launches)
+        yield Check(f"configuration of {name}", Finding.OK, f"{models} with {spec.pin}")
+
+
+def lifetime_check(pid: int) -> Check:
+    """Whether something else ends the engine together with whoever started it: its control group tells."""
+    path = cgroup_of(pid)
+    user = f"user id {os.getuid()}"
+    with suppress(KeyError):
+        user = pwd.getpwuid(os.getuid()).pw_name
+    lingers = not SYSTEMD.exists() or (LINGER / user).exists()
+    return lifetime_of(path, user, lingers=lingers)
+
+
+def lifetime_of(path: str, user: str, *, lingers: bool) -> Check:
+    """The same, from facts. systemd ends a unit with all that is in its control group (systemd.kill(5)), and a user's
+    own manager with his last session unless he lingers (loginctl(1))."""
+    units = [part for part in path.split("/") if part.endswith((".service", ".scope"))]
+    own = [unit for unit in units if not unit.startswith(("user@", "session-", "init.scope"))]
+    if own:
+        text = f"it is in the control group of {own[-1]}: a stop of that unit ends the engine for everybody"
+        return Check(
+            "lifetime", Finding.WARNING, text, "give the engine a unit of its own: `queenright run` as a service"
+        )
+    if units and units[-1] != "init.scope" and not lingers:
+        text = f"it is in {units[-1]}, and {user} does not linger: it may end with the last session"
+        return Check("lifetime", Finding.WARNING, text, f"loginctl enable-linger {user}")
+    return Check("lifetime", Finding.OK, "no unit or session that we can see ends it by its own end")
+
+
+def cgroup_of(pid: int) -> str:
+    """Path of a process in systemd's hierarchy; "" where there is none to read."""
+    found = ""
+    with suppress(OSError, ValueError), open(f"{identity.PROC}/{pid}/cgroup", encoding="utf-8") as file:
+        for line in file:
+            number, controllers, path = line.rstrip("\n").split(":", 2)
+            if number == "0" or controllers == "name=systemd":
+                found = max(found, path, key=len)
+    return found
