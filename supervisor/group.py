@@ -154,7 +154,7 @@ class Group:
         life = self.life
         if happening.generation and (life is None or happening.generation != life.birth.generation):
             return True
-        ending = self.state is State.STOPPING or (life is not None and life.exited.is_set())
+        ending = self.state in (State.STOPPING, *lifecycle.AT_REST) or (life is not None and life.exited.is_set())
         return ending and happening.event in OF_THE_LIVING
 
     def _note_facts(self, happening: Happening, was: State) -> None:
@@ -177,7 +177,10 @@ class Group:
                 self.servers |= dict.fromkeys(self.servers, ServerState.DOWN)  # the prober has the same table
                 if was is not State.STOPPING:
                     self.reason = f"its proxy ended: {self._ended.describe()}"
-            case Event.SERVER_LOST | Event.UNKILLABLE:
+            case Event.SERVER_LOST:
+                self.reason = happening.reason
+            case Event.UNKILLABLE:
+                self._end_attempt()
                 self.reason = happening.reason
             case Event.GIVEN_UP if self.state is State.FAILED:
                 self.reason = happening.reason
@@ -188,7 +191,7 @@ class Group:
             case Event.GONE:
                 self._in_birth = False
                 self._remember_last_words()
-            case Event.WANTED if was is State.FAILED:
+            case Event.WANTED | Event.STOP if was is State.FAILED:
                 self.history = self.history.forgiven()
                 self._losses, self._breaker = restart.History(ever_ready=True), None
             case _:

@@ -31,7 +31,7 @@ class Event(StrEnum):
     GONE = "gone"
     """Every process of the generation is gone, or there never was one."""
     UNKILLABLE = "unkillable"
-    """The sweep ended with something still alive."""
+    """Its leader outlived SIGKILL, or the sweep ended with something still alive."""
     AGAIN = "again"
     """The restart policy's delay is over."""
     GIVEN_UP = "given up"
@@ -83,10 +83,10 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.READY: IMPOSSIBLE,
         _E.SERVER_LOST: IMPOSSIBLE,
         _E.NOT_READY: IMPOSSIBLE,
-        _E.UNHEALTHY: IMPOSSIBLE,
-        _E.EXITED: IMPOSSIBLE,
-        _E.GONE: Step(_S.DOWN, (_A.FORGET,)),  # what was unkillable before a hold died at last
-        _E.UNKILLABLE: IMPOSSIBLE,
+        _E.UNHEALTHY: _stay(_S.DOWN),  # of a leader that cannot be killed
+        _E.EXITED: _stay(_S.DOWN),  # the leader that could not be killed died at last
+        _E.GONE: Step(_S.DOWN, (_A.FORGET,)),  # what was unkillable died at last
+        _E.UNKILLABLE: _stay(_S.DOWN),  # and now what it left
         _E.AGAIN: IMPOSSIBLE,
         _E.GIVEN_UP: IMPOSSIBLE,
         _E.STOP: _stay(_S.DOWN),
@@ -116,7 +116,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.UNHEALTHY: Step(_S.REBUILDING, (_A.KILL,)),
         _E.EXITED: _stay(_S.REBUILDING),
         _E.GONE: IMPOSSIBLE,
-        _E.UNKILLABLE: IMPOSSIBLE,
+        _E.UNKILLABLE: Step(_S.FAILED),  # the keeper before us had it killed
         _E.AGAIN: IMPOSSIBLE,
         _E.GIVEN_UP: IMPOSSIBLE,
         _E.STOP: Step(_S.STOPPING, (_A.STOP,)),
@@ -131,7 +131,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.UNHEALTHY: Step(_S.REBUILDING, (_A.KILL,)),
         _E.EXITED: _stay(_S.REBUILDING),
         _E.GONE: IMPOSSIBLE,
-        _E.UNKILLABLE: IMPOSSIBLE,
+        _E.UNKILLABLE: Step(_S.FAILED),  # the keeper before us had it killed
         _E.AGAIN: IMPOSSIBLE,
         _E.GIVEN_UP: IMPOSSIBLE,
         _E.STOP: Step(_S.STOPPING, (_A.STOP,)),
@@ -161,7 +161,7 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.UNHEALTHY: _stay(_S.STOPPING),
         _E.EXITED: _stay(_S.STOPPING),
         _E.GONE: Step(_S.DOWN, (_A.FORGET,)),
-        _E.UNKILLABLE: Step(_S.FAILED),
+        _E.UNKILLABLE: Step(_S.DOWN),  # nobody wants it, and no more can be done: the warden goes on sweeping it
         _E.AGAIN: _stay(_S.STOPPING),
         _E.GIVEN_UP: _stay(_S.STOPPING),
         _E.STOP: _stay(_S.STOPPING),
@@ -173,10 +173,10 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.READY: IMPOSSIBLE,
         _E.SERVER_LOST: IMPOSSIBLE,
         _E.NOT_READY: IMPOSSIBLE,
-        _E.UNHEALTHY: IMPOSSIBLE,
-        _E.EXITED: IMPOSSIBLE,
+        _E.UNHEALTHY: _stay(_S.HELD),  # of a leader that cannot be killed
+        _E.EXITED: _stay(_S.HELD),  # the leader that could not be killed died at last
         _E.GONE: Step(_S.HELD, (_A.FORGET,)),  # what was unkillable died at last
-        _E.UNKILLABLE: IMPOSSIBLE,
+        _E.UNKILLABLE: _stay(_S.HELD),  # and now what it left
         _E.AGAIN: IMPOSSIBLE,
         _E.GIVEN_UP: IMPOSSIBLE,
         _E.STOP: _stay(_S.HELD),
@@ -188,13 +188,13 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.READY: IMPOSSIBLE,
         _E.SERVER_LOST: IMPOSSIBLE,
         _E.NOT_READY: IMPOSSIBLE,
-        _E.UNHEALTHY: IMPOSSIBLE,
-        _E.EXITED: IMPOSSIBLE,
-        _E.GONE: Step(_S.FAILED, (_A.FORGET,)),  # what was unkillable died at last
+        _E.UNHEALTHY: _stay(_S.FAILED),  # of a leader that cannot be killed
+        _E.EXITED: _stay(_S.FAILED),  # the leader that could not be killed died at last
+        _E.GONE: Step(_S.REBUILDING, (_A.FORGET, _A.CONSULT)),  # what was unkillable died at last
         _E.UNKILLABLE: _stay(_S.FAILED),
         _E.AGAIN: IMPOSSIBLE,
         _E.GIVEN_UP: IMPOSSIBLE,
-        _E.STOP: _stay(_S.FAILED),  # nothing runs, or nothing that can be helped: the warden goes on sweeping it
+        _E.STOP: Step(_S.DOWN),  # nothing runs, or nothing that can be helped
         _E.HOLD: Step(_S.HELD),
         _E.RELEASE: _stay(_S.FAILED),
     },

@@ -414,10 +414,48 @@ async def test_nothing_is_started_beside_what_cannot_be_killed(bench: Bench) -> 
         assert "77" in bench.group.reason
         assert len(bench.warden.spawned) == 1
         assert list(bench.warden.table) == [stuck]
-        await bench.happen(bench.warden.sweep, stuck)  # it died at last
-        assert bench.warden.table == {}
-        await bench.tell(Event.WANTED)
+        await bench.happen(bench.warden.sweep, stuck)  # it died at last: nobody has to ask
+        assert list(bench.warden.table) == [bench.warden.last] != [stuck]
         assert bench.state() is State.RUNNING
+
+
+@jumping
+@pytest.mark.parametrize("left", [False, True])
+async def test_a_leader_that_outlives_sigkill_holds_its_group_until_it_dies_at_last(bench: Bench, left: bool) -> None:
+    """`left`: and then something that it left behind cannot be killed either, for a while."""
+    async with bench.alive():
+        stuck = bench.warden.last
+        bench.warden.obeys = set()
+        await bench.tell(Event.NOT_READY, "hung")
+        assert bench.state() is State.REBUILDING
+        await bench.happen(bench.warden.cannot_kill, stuck, 51)
+        assert bench.state() is State.FAILED
+        assert "cannot be killed: pids 51" in bench.group.reason
+        bench.group.post(Event.READY, stuck)  # it was about to be
+        await bench.pass_time(LONG)
+        assert (bench.state(), len(bench.warden.spawned)) == (State.FAILED, 1)
+        await bench.happen(bench.warden.exit, stuck, KILLED, KILL)
+        if left:
+            await bench.happen(bench.warden.cannot_kill, stuck, 77)
+        assert (bench.state(), len(bench.warden.spawned)) == (State.FAILED, 1)
+        await bench.happen(bench.warden.sweep, stuck)
+        assert (bench.state(), len(bench.warden.spawned)) == (State.RUNNING, 2)
+
+
+@jumping
+async def test_what_could_not_be_killed_does_not_come_back_in_a_stop(bench: Bench) -> None:
+    bench.warden.obeys = set()
+    async with bench.alive():
+        stuck = bench.warden.last
+        await bench.tell(Event.STOP)
+        await bench.pass_time(SPEC.grace_s + 1)
+        await bench.happen(bench.warden.cannot_kill, stuck, 51)
+        assert bench.state() is State.DOWN
+        await bench.happen(bench.warden.exit, stuck, KILLED, KILL)
+        await bench.happen(bench.warden.cannot_kill, stuck, 77)
+        await bench.happen(bench.warden.sweep, stuck)
+        await bench.pass_time(LONG)
+        assert (bench.state(), len(bench.warden.spawned), bench.warden.table) == (State.DOWN, 1, {})
 
 
 # --- servers ------------------------------------------------------------------------------------------------------------
@@ -711,7 +749,9 @@ async def test_a_stop_that_something_survives_comes_to_an_end(bench: Bench) -> N
         assert [number for _, number, _ in bench.warden.kills] == [TERM, KILL]
         await bench.happen(bench.warden.exit, bench.warden.last, KILLED, KILL)
         await bench.happen(bench.warden.cannot_kill, bench.warden.last, 77)
-        assert bench.state() is State.FAILED
+        assert bench.state() is State.DOWN
+        assert bench.group.life is not None  # and so the stop does not count as a clean one
+        assert "cannot be killed: pids 77" in bench.group.reason
 
 
 @jumping
@@ -720,7 +760,7 @@ async def test_stopping_what_was_given_up_keeps_its_reason(bench: Bench) -> None
     async with bench.alive():
         await bench.pass_time(LONG)
         await bench.tell(Event.STOP, "asked by a test")
-        assert bench.state() is State.FAILED
+        assert bench.state() is State.DOWN
         assert "Permission denied" in bench.group.reason
 
 
@@ -969,7 +1009,7 @@ async def test_the_next_keeper_knows_what_could_not_be_killed(bench: Bench) -> N
         assert other.state() is State.FAILED
         assert "cannot be killed" in other.group.reason
         await other.tell(Event.STOP)
-        assert other.state() is State.FAILED
+        assert other.state() is State.DOWN
         await other.happen(other.warden.sweep, other.warden.last)
         assert other.warden.table == {}
         assert len(other.warden.spawned) == 1

@@ -68,7 +68,7 @@ def test_nothing_starts_a_group_that_stops_or_is_held(state: State) -> None:
 
 
 def test_a_death_that_nobody_asked_for_is_always_put_to_the_policy() -> None:
-    for state in (State.STARTING, State.REBUILDING):
+    for state in (State.STARTING, State.REBUILDING, State.FAILED):
         assert step(state, Event.GONE).actions == (Action.FORGET, Action.CONSULT)
 
 
@@ -110,7 +110,7 @@ class GroupInItsWorld(RuleBasedStateMachine):
         self.inbox: deque[tuple[Event, int]] = deque()
         self.generation = 0
         self.life = 0  # the generation that the group knows of; 0 without one
-        self.leader_dead = self.told_unkillable = self.told_gone = False
+        self.leader_dead = self.told_stuck = self.told_unkillable = self.told_gone = False
         self.in_birth = self.birth_over = False
         self.loading = self.watching = False
         self.timer = False
@@ -185,7 +185,8 @@ class GroupInItsWorld(RuleBasedStateMachine):
     @rule()
     def handle(self) -> None:
         event, generation = self.inbox.popleft()
-        if generation and (generation != self.life or (event in self.OF_THE_LIVING and self.leader_dead)):
+        ending = self.leader_dead or self.state in AT_REST
+        if generation and (generation != self.life or (event in self.OF_THE_LIVING and ending)):
             return
         was = self.state
         self.state, actions = step(was, event)
@@ -194,7 +195,7 @@ class GroupInItsWorld(RuleBasedStateMachine):
                 self.given_up = False
             case Event.GIVEN_UP if was is not State.STOPPING:
                 self.given_up = True
-            case Event.STOP | Event.EXITED | Event.UNHEALTHY:
+            case Event.STOP | Event.EXITED | Event.UNHEALTHY | Event.UNKILLABLE:
                 self.end_attempt()
             case Event.GONE:
                 self.in_birth = False
@@ -231,7 +232,7 @@ class GroupInItsWorld(RuleBasedStateMachine):
     def is_born(self) -> None:
         self.generation += 1
         self.life, self.in_birth = self.generation, False
-        self.leader_dead = self.told_unkillable = self.told_gone = False
+        self.leader_dead = self.told_stuck = self.told_unkillable = self.told_gone = False
         self.loading = self.state is not State.STOPPING
 
     @precondition(lambda self: self.in_birth and not self.birth_over)
@@ -267,6 +268,13 @@ class GroupInItsWorld(RuleBasedStateMachine):
     def the_leader_dies(self) -> None:
         self.leader_dead = True
         self.inbox.append((Event.EXITED, self.life))
+
+    @precondition(lambda self: self.life and not self.leader_dead and not self.told_stuck)
+    @rule()
+    def the_leader_outlives_sigkill(self) -> None:
+        """Sent by this keeper or by the one before."""
+        self.told_stuck = True
+        self.inbox.append((Event.UNKILLABLE, self.life))
 
     @precondition(lambda self: self.leader_dead and self.life and not self.told_unkillable and not self.told_gone)
     @rule()
