@@ -38,6 +38,10 @@ CONSOLE_DRAIN: Final = 0.5
 HANDOFF_WAIT: Final = 15.0
 """How long a newcomer waits for a stopping engine to leave the slot. Longer than any teardown."""
 
+WARDEN_SILENCE: Final = 10.0
+"""A warden whose control socket gave no answer for so long is taken for hung, if it is seen stopped (state T) besides.
+A slow fsync, a busy machine or a keeper's restart is over sooner."""
+
 # --- starting -------------------------------------------------------------------------------------------------------
 
 BUILD_LOCK_WAIT: Final = 30.0
@@ -251,6 +255,8 @@ def check() -> None:
         "SERVER_CLEANUP < HANDOFF_WAIT": SERVER_CLEANUP < HANDOFF_WAIT,
         "SHUTDOWN_ANSWER < HANDOFF_WAIT": SHUTDOWN_ANSWER < HANDOFF_WAIT,
         "PARENT_GRACE < 5": PARENT_GRACE < 5,
+        # Seen to be hung, and looked at once more, before a newcomer gives up.
+        "WARDEN_SILENCE + 2 * CONTROL_ANSWER < HANDOFF_WAIT": WARDEN_SILENCE + 2 * CONTROL_ANSWER < HANDOFF_WAIT,
         "MEMBER_POLL * 2 < 1": MEMBER_POLL * 2 < 1,
         "PROBE_ANSWER + OBSERVATIONS * PROBE_INTERVAL < HANG_NOTICED": (
             PROBE_ANSWER + OBSERVATIONS * PROBE_INTERVAL < HANG_NOTICED

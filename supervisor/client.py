@@ -46,7 +46,8 @@ def open_engine(
     """Get the engine that the configuration asks for, and be a member of it until it is closed.
 
     `config` is a loaded configuration, a file, or None for the one found from the working directory upwards. Binds to
-    the engine of the slot when there is one that serves all of it, else builds it. Returns as soon as the engine's
+    the engine of the slot when there is one that serves all of it, has it extended, or builds it; where the slot has
+    another one that is in use, the engine is a private one (`Engine.slot` says where). Returns as soon as the engine's
     keeper answers; models may still be loading, and requests wait for them. `program` is how others see this process
     in `queenright status`; `deadline_s` bounds each request, holding and replays included.
 
@@ -59,7 +60,7 @@ def open_engine(
     spec = resolving.resolve(loaded)
     slot = resolving.slot_of(loaded)
     acquired = acquire.acquire(slot, spec, program=program or default_program(), say=say)
-    return Engine(slot, spec, acquired.membership, acquired.decision.rung.value, deadline_s)
+    return Engine(acquired.slot, spec, acquired.membership, acquired.decision.rung.value, deadline_s)
 
 
 class Engine:

@@ -177,6 +177,9 @@ def _across(tree: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
             if isinstance(role := launch.get("role"), str) and owners.setdefault(role, key) != key:
                 where = written_key(owners[role])
                 yield (*key, "role"), f"expected a role of its own, found {show(role)}, which {where} has already"
+            least, context = launch.get("least_context", 0), launch.get("context", fields(LaunchConfig).context.default)
+            if type(least) is type(context) is int and least > context:
+                yield (*key, "least_context"), f"expected at most `context`, which is {context}, found {show(least)}"
             if group.get("kind", DEFAULT_KIND) == DEFAULT_KIND:
                 yield from _owned(launch.get("arguments"), (*key, "arguments"))
 

@@ -237,5 +237,6 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             "sequences": _integer(1, SEQUENCES_MOST, "sequences at once"),
             "idle_ttl_s": _integer(0, IDLE_TTL_MOST, "seconds; 0 = never"),
             "arguments": Rule("an array of strings", arguments),
+            "least_context": _integer(0, CONTEXT_MOST, "tokens per sequence; 0 = whatever there is"),
         },
     }

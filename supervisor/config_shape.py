@@ -33,6 +33,8 @@ class LaunchConfig:
     idle_ttl_s: int = 0
     """Seconds without a request after which the weights are unloaded; 0 = never."""
     arguments: tuple[str, ...] = ()
+    least_context: int = 0
+    """Tokens per sequence that an engine of others must have to do for us; 0 = whatever it has."""
 
     @property
     def path(self) -> Path | None:

@@ -70,6 +70,10 @@ model = "smollm2-135m"
 # Seconds without a request after which the weights leave memory; the next request loads them again. 0 = never.
 # idle_ttl_s = 0
 
+# Where an engine runs already, it is used with the context it has. An engine with less than this many tokens per
+# sequence will not do: it is given more, or another is started beside it. At most `context`; 0 = whatever it has.
+# least_context = 0
+
 # More arguments for llama-server, as they are. Those that the keys above set (--ctx-size and the like) are refused.
 # arguments = []
 

@@ -58,6 +58,9 @@ class LaunchSpec:
     arguments: tuple[str, ...] = ()
     idle_ttl_s: int = 0
     """Seconds without a request after which the weights are unloaded; 0 = never."""
+    least_context: int = field(default=0, eq=False)
+    """Tokens per sequence that an engine must have been planned with to be of use; 0 = whatever. A demand of who asks,
+    for the ladder: it changes nothing of what runs, so two launches that differ in it alone are equal."""
 
 
 @frozen

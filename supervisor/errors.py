@@ -88,6 +88,10 @@ class ServedElsewhereError(OwnedElsewhereError):
         return super().as_dict() | ({"holder": self.holder} if self.holder else {})
 
 
+class HeldError(OwnedElsewhereError):
+    """Somebody holds the slot empty: no engine is started there until it is released."""
+
+
 class NoEngineError(QueenrightError):
     """There is no engine in the slot, and this command does not start one."""
 

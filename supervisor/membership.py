@@ -115,6 +115,13 @@ class Membership:
             hold = _holds.get(self._key)
             return hold is not None and self._token in hold.handles
 
+    @property
+    def is_only_one(self) -> bool:
+        """Whether nobody but the owner of this handle uses the engine by this process's membership."""
+        with _guarded():
+            hold = _holds.get(self._key)
+            return hold is not None and hold.handles == {self._token} and hold.is_in_sight()
+
     def leave(self) -> None:
         """Give the handle back; with the last one of the process the file goes and the lock falls. Once is enough."""
         if self._finalizer.detach() is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -149,6 +150,27 @@ class Slot(NamedTuple):
             raise _failed("cannot be read", self.groups, error) from error
         parts = (name.split(".") for name in sorted(names))
         return [(part[0], part[1]) for part in parts if len(part) == 3 and part[2] == "lock"]
+
+    def private(self, root: str) -> Slot:
+        """The slot beside this one for the configuration in the directory `root`: where its engine lives when the one
+        here is another's (docs/concepts.md, "The ladder"). However the directory is named, it is the same."""
+        import hashlib
+
+        name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
+        return Slot(self._beside / name)
+
+    def private_slots(self) -> list[Slot]:
+        """The private slots that were made beside this one, in use or not. One that cannot be listed counts as none:
+        they are looked for to be shown."""
+        try:
+            names = sorted(os.listdir(self._beside))
+        except OSError:
+            return []
+        return [Slot(self._beside / name) for name in names if re.fullmatch("[0-9a-f]{16}", name)]
+
+    @property
+    def _beside(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-private")
 
     def prepare(self) -> None:
         """Make the slot if it is not there, and raise SlotError unless it can be used.

@@ -190,6 +190,7 @@ def _launch(launch: LaunchConfig, path: Path) -> LaunchSpec:
         sequences=launch.sequences,
         arguments=launch.arguments,
         idle_ttl_s=launch.idle_ttl_s,
+        least_context=launch.least_context,
     )
 
 

@@ -50,26 +50,17 @@ COMMAND: Final = Run()
 def become_warden(slot: Slot, spec: EngineSpec) -> NoReturn:
     """Take the empty slot and exec the warden, which lets go of build.lock once its control socket accepts.
 
-    Raises OwnedElsewhereError when the slot is not empty.
+    Raises OwnedElsewhereError when the slot is not empty, HeldError when somebody holds it, and as `acquire.take_empty`.
     """
-    from supervisor import acquire, budgets, ladder, locks, wardens
+    from supervisor import acquire, wardens
     from supervisor.environment import clean
-    from supervisor.errors import OwnedElsewhereError
-    from supervisor.ladder import Rung
 
-    hold = locks.acquire(slot.build_lock, timeout=budgets.BUILD_LOCK_WAIT)
-    decision = ladder.decide(acquire.observe(slot, spec))
-    if decision.rung is not Rung.BUILD:
-        if (pids := locks.holders(slot.warden_lock)) or locks.is_held(slot.warden_lock) is not False:
-            raise OwnedElsewhereError(
-                f"{slot.path} has an engine already (warden pid {', '.join(map(str, pids)) or 'unknown'}): {decision.reason}",
-                "front ends can use that one as it is; `queenright stop` ends it",
-            )
-        raise OwnedElsewhereError(
-            f"{slot.path} is not free: {decision.reason}", "`queenright status` names what is left"
-        )
+    def say(text: str) -> None:
+        print(f"queenright: {text}", file=sys.stderr, flush=True)
+
+    hold = acquire.take_empty(slot, spec, program="queenright run", say=say)
     acquire.write_contract(slot, spec)
     names = ", ".join(f"{group.name} ({', '.join(launch.role for launch in group.launches)})" for group in spec.groups)
-    print(f"queenright: keeping {names} in {slot.path}; Ctrl-C stops it", file=sys.stderr, flush=True)
+    say(f"keeping {names} in {slot.path}; Ctrl-C stops it")
     argv = wardens.command(slot, console=True, release_fd=hold.duplicate_inheritable())
     os.execve(argv[0], argv, clean(os.environ))

@@ -9,6 +9,8 @@ from supervisor.commands._common import add_place, ago, size, slot_of
 if TYPE_CHECKING:
     import argparse
 
+    from supervisor.slot import Slot
+
 
 class Status:
     """The command."""
@@ -27,12 +29,26 @@ class Status:
         """Print it."""
         from supervisor.looking import dump, look
 
-        snapshot = look(slot_of(args))
+        slot = slot_of(args)
+        snapshot = look(slot)
+        snapshot["private"] = [_brief(look(private)) for private in slot.private_slots() if _is_alive(private)]
         print(dump(snapshot) if args.json else render(snapshot))
         return {"down": 4, "failed": 5}.get(snapshot["state"], 0)
 
 
 COMMAND: Final = Status()
+
+
+def _is_alive(slot: Slot) -> bool:
+    from supervisor import locks
+
+    return locks.is_held(slot.warden_lock) is not False
+
+
+def _brief(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """An engine beside the one that was asked for: enough to see that it is there, and whose."""
+    groups = [{"name": group["name"], "state": group["state"]} for group in snapshot["groups"]]
+    return {"groups": groups} | {key: snapshot[key] for key in ("slot", "state", "members")}
 
 
 def render(snapshot: dict[str, Any]) -> str:
@@ -52,6 +68,10 @@ def render(snapshot: dict[str, Any]) -> str:
     elif snapshot["state"] != "down":
         kept = "kept up by `queenright run`" if snapshot["lifetime"] == "run" else "none"
         lines.append(f"members   {kept}")
+    for private in snapshot.get("private", []):
+        groups = ", ".join(f"{group['name']} {group['state']}" for group in private["groups"]) or private["state"]
+        users = ", ".join(f"{m['name']} (pid {m['pid']})" for m in private["members"]) or "nobody"
+        lines.append(f"private   {private['slot']}: {groups}; used by {users}")
     return "\n".join(lines)
 
 

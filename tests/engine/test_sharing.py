@@ -12,13 +12,13 @@ import pytest
 
 from supervisor import identity
 from supervisor.errors import ExitCode
-from tests.engine.fronts import Front, OrderFailedError
 from tests.engine.kit import Launch
 from tests.engine.seen import Deaths, kill
 from tests.fakes.llama_server import story
 from tests.support import wait_until
 
 if TYPE_CHECKING:
+    from tests.engine.fronts import Front
     from tests.engine.place import Place
 
 pytestmark = pytest.mark.process
@@ -110,21 +110,6 @@ def test_eight_threads_of_one_process_get_one_engine_and_are_one_member(place: P
     for _ in range(7):
         front.do("close")
     assert front.ask("chat", "one handle is left")
-
-
-def test_a_front_end_that_wants_what_the_engine_does_not_serve_is_told_so(place: Place) -> None:
-    place.configure({"chat": (Launch("chat"),)})
-    place.member()
-    before = place.family()
-    place.configure({"chat": (Launch("chat"),), "embed": (Launch("embed", place.kit.embed),)})
-    with pytest.raises(OrderFailedError) as refused:
-        place.front("other").open()
-    assert refused.value.facts["error"] == "OwnedElsewhereError"
-    assert refused.value.facts["exit_code"] == ExitCode.OWNED_ELSEWHERE
-    assert str(place.kit.embed) in refused.value.facts["what"]
-    assert refused.value.facts["next_step"]
-    assert place.family() == before
-    assert not place.spawns("embed")
 
 
 def test_commands_that_look_start_nothing(place: Place) -> None:

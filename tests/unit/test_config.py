@@ -267,6 +267,16 @@ def test_a_wrong_model_is_refused(value: str) -> None:
     assert line.startswith("groups.chat.launches[0].model: expected the name of a catalog model, or a path")
 
 
+def test_the_least_context_is_at_most_the_context() -> None:
+    launch = parse(LAUNCH + "context = 512\nleast_context = 512", HERE).groups["chat"].launches[0]
+    assert (launch.context, launch.least_context) == (512, 512)
+    key = "groups.chat.launches[0].least_context"
+    expected = "expected at most `context`, which is"
+    assert only(LAUNCH + "least_context = 4097") == f"{key}: {expected} 4096, found the integer 4097"
+    assert only(LAUNCH + "context = 8\nleast_context = 9") == f"{key}: {expected} 8, found the integer 9"
+    assert "a whole number from 0" in only(LAUNCH + "least_context = true")
+
+
 @pytest.mark.parametrize("role", ["", "Chat", "a/b", "x" * 33])
 def test_a_wrong_role_is_refused(role: str) -> None:
     assert only(LAUNCH.replace('"chat"', f'"{role}"')).startswith("groups.chat.launches[0].role: expected a name")

@@ -249,3 +249,17 @@ def test_an_unreadable_directory_is_an_error_not_an_empty_slot(slot: Slot) -> No
     for look in (members, count):
         with pytest.raises(SlotError, match="ENOTDIR"):
             look(slot)
+
+
+def test_a_handle_knows_whether_this_process_has_others(slot: Slot) -> None:
+    first = join(slot, program="x")
+    seen = [first.is_only_one]
+    with join(slot, program="y") as second:
+        seen += [first.is_only_one, second.is_only_one]
+    seen.append(first.is_only_one)
+    (path,) = slot.members.iterdir()
+    path.unlink()  # somebody cleared the slot: nobody sees it as a member
+    seen.append(first.is_only_one)
+    first.leave()
+    assert seen == [True, False, False, True, False]
+    assert not first.is_only_one

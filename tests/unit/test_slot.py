@@ -196,3 +196,19 @@ def test_a_socket_can_be_reached_however_long_its_path_is(slot: Slot, depth: int
         with connectable(long.control_socket) as name:
             assert len(os.fsencode(name)) <= module.SOCKET_PATH_LIMIT
             client.connect(name)
+
+
+def test_a_private_slot_belongs_to_one_directory_however_it_is_named(tmp_path: Path) -> None:
+    machine = Slot(tmp_path / "slot")
+    assert machine.private_slots() == []
+    root = tmp_path / "project"
+    root.mkdir()
+    (tmp_path / "link").symlink_to(root)
+    private = machine.private(str(root))
+    assert private.path.parent == tmp_path / "slot-private"
+    assert private == machine.private(str(tmp_path / "link")) == machine.private(f"{root}/.")
+    assert private != machine.private(str(tmp_path))
+    private.prepare()
+    assert private.path.parent.stat().st_mode & 0o777 == 0o700
+    (private.path.parent / "not-one").mkdir()
+    assert machine.private_slots() == [private]
