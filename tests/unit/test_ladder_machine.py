@@ -6,6 +6,8 @@ into `stopping`. Its *look* at the members is a step before that, as it is in th
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from attrs import define, evolve
 from hypothesis import settings
@@ -20,6 +22,9 @@ from hypothesis.stateful import (
 
 from supervisor.contract import EngineSpec, GroupSpec, LaunchSpec, Lifetime
 from supervisor.ladder import Observation, Rung, covers, decide, extended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MACHINE = "machine"
 ROOTS = ("root-a", "root-b")
@@ -143,7 +148,7 @@ class Machine(RuleBasedStateMachine):
             place.engine = Engine(wanted)
         elif rung is Rung.EXTEND:
             assert place.engine is not None
-            place.engine.spec = extended(place.engine.spec, wanted)
+            place.engine.spec = self.extended(place.engine.spec, wanted)
         elif rung is Rung.REPLACE:
             assert place.engine is not None
             place.engine.spec = wanted
@@ -153,10 +158,16 @@ class Machine(RuleBasedStateMachine):
         return slot
 
     def get(self, root: str, wanted: EngineSpec, own: Process | None) -> str | None:
-        home = self.places[root].engine
-        if home is not None and decide(self.observe(root, wanted, own)).rung is Rung.BIND:
+        if self.is_at_home(root, wanted, own):
             return root
         return self.climb(MACHINE, root, wanted, own)
+
+    def is_at_home(self, root: str, wanted: EngineSpec, own: Process | None) -> bool:
+        """Whether the private engine will do."""
+        return self.places[root].engine is not None and decide(self.observe(root, wanted, own)).rung is Rung.BIND
+
+    def extended(self, served: EngineSpec, wanted: EngineSpec) -> EngineSpec:
+        return extended(served, wanted)
 
     # --- who comes and goes ---
 
@@ -278,30 +289,95 @@ class Machine(RuleBasedStateMachine):
                 assert rung in (Rung.BUILD, Rung.TAKE_OVER)
 
 
-class OneThatDoesNotCountAgain(Machine):
-    """The race that build.lock is for: last out against next in."""
-
-    def counts_again(self, slot: str) -> bool:
-        """It trusts its look."""
-        return True
-
-
 @pytest.mark.parametrize("examples", [40, pytest.param(800, marks=pytest.mark.long)])
 def test_nobody_is_without_an_engine_and_no_contract_has_two(examples: int) -> None:
     run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None))
 
 
-@pytest.mark.parametrize("machine", [Machine, OneThatDoesNotCountAgain])
-def test_the_model_sees_a_last_out_that_takes_the_next_in_along(machine: type[Machine]) -> None:
-    world = machine()
-    wanted = EngineSpec((GroupSpec("all", "llama-swap", (LaunchSpec("chat", "m", "/m", 4096, 1),), "p"),))
-    world.somebody_comes(root="root-a", wanted=wanted)
+# --- the model can fail: each fault with the story that shows it ---
+
+
+def engine(*roles: str, model: str = "m", context: int = 4096, least: int = 0) -> EngineSpec:
+    launches = tuple(LaunchSpec(role, model, f"/{model}", context, 1, least_context=least) for role in roles)
+    return EngineSpec((GroupSpec("all", "llama-swap", launches, "p"),))
+
+
+class DoesNotCountAgain(Machine):
+    """A keeper that trusts its look: the race that build.lock is for."""
+
+    def counts_again(self, slot: str) -> bool:
+        return True
+
+
+def last_out_against_next_in(world: Machine) -> None:
+    world.somebody_comes(root="root-a", wanted=engine("chat"))
     world.somebody_dies(pick=0)
     world.the_keeper_looks_at_the_members(slot=MACHINE)
-    world.somebody_comes(root="root-a", wanted=wanted)
+    world.somebody_comes(root="root-a", wanted=engine("chat"))
     world.the_keeper_takes_the_step(slot=MACHINE)
-    if machine is Machine:
-        world.everybody_has_an_engine_that_serves_what_he_wants()
-    else:
-        with pytest.raises(AssertionError):
-            world.everybody_has_an_engine_that_serves_what_he_wants()
+
+
+class ForgetsItsPrivateEngine(Machine):
+    """A newcomer that only looks into the machine slot."""
+
+    def is_at_home(self, root: str, wanted: EngineSpec, own: Process | None) -> bool:
+        return False
+
+
+def the_first_slot_is_free_again(world: Machine) -> None:
+    world.somebody_comes(root="root-a", wanted=engine("chat"))
+    world.somebody_comes(root="root-b", wanted=engine("chat", model="n"))  # overflows
+    world.somebody_stops_it(slot=MACHINE, hold=False)
+    world.a_stop_is_done(slot=MACHINE)
+    world.somebody_comes(root="root-b", wanted=engine("chat", model="n"))
+
+
+class ExtendsToWhatIsWantedAlone(Machine):
+    """A newcomer that has its own contract served, and no more."""
+
+    def extended(self, served: EngineSpec, wanted: EngineSpec) -> EngineSpec:
+        return wanted
+
+
+def a_modest_one_extends_the_engine_of_a_demanding_one(world: Machine) -> None:
+    world.somebody_comes(root="root-a", wanted=engine("chat", context=8192, least=8192))
+    world.somebody_comes(root="root-b", wanted=engine("chat", "embed"))
+
+
+class CountsItself(Machine):
+    """A member that looks again and takes itself for another."""
+
+    def members(self, slot: str, but: Process | None = None) -> list[Process]:
+        return super().members(slot)
+
+
+def one_looks_again_at_what_only_it_uses(world: Machine) -> None:
+    world.somebody_comes(root="root-a", wanted=engine("chat"))
+    world.the_warden_dies(slot=MACHINE, left=())
+    world.an_owner_runs_one(wanted=engine("chat", model="n"))
+    world.places[MACHINE].engine.spec = engine("chat", model="n")  # type: ignore[union-attr]  # its lifetime: members
+    world.somebody_looks_again(pick=0)
+    assert world.processes[0].slot == MACHINE
+
+
+@pytest.mark.parametrize(
+    ("fault", "story"),
+    [
+        (DoesNotCountAgain, last_out_against_next_in),
+        (ForgetsItsPrivateEngine, the_first_slot_is_free_again),
+        (ExtendsToWhatIsWantedAlone, a_modest_one_extends_the_engine_of_a_demanding_one),
+        (CountsItself, one_looks_again_at_what_only_it_uses),
+    ],
+)
+def test_the_model_sees_a_fault(fault: type[Machine], story: Callable[[Machine], None]) -> None:
+    sound = Machine()
+    story(sound)
+    sound.everybody_has_an_engine_that_serves_what_he_wants()
+    faulty = fault()
+
+    def told() -> None:
+        story(faulty)
+        faulty.everybody_has_an_engine_that_serves_what_he_wants()
+
+    with pytest.raises(AssertionError):
+        told()
