@@ -286,7 +286,8 @@ class Keeper:
             self.slot.contract_record,
             *map(self.slot.group_record, self.tree.groups),
         ):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # a slot that can only be read is no reason to begin the stop anew
+                path.unlink()
         refused = await self.procs.quit()
         if refused:
             raise LinkError(f"the warden does not end the slot: {refused}")

@@ -452,7 +452,7 @@ class Warden:
     def lock_free(self, generation: Generation) -> bool:
         """Whether nobody holds the generation's lock; a file that is gone is held by nobody who could be found by it."""
         with suppress(BlockingIOError):
-            with suppress(FileNotFoundError), open(generation.lock, "rb+") as file:
+            with suppress(FileNotFoundError), open(generation.lock, "rb") as file:  # also of a read-only disk
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         return False
