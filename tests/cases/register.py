@@ -1,0 +1,456 @@
+"""Which test holds which case of the field. Pure data; test_register.py checks that every test named here exists.
+
+The ids are public issue trackers' (owner/name#number), our own numbers for what broke in lilbee's shared engine (W1 to
+W24), and the ten traps of llama-swap. Each case is one kind of fault that people met; the line says what is asserted
+here, in our words. Where a case also speaks of memory accounts, that part comes with the memory planner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A case that tests hold."""
+
+    what: str
+    where: tuple[str, ...]
+    """`tests/<path>.py::<function>`, the most direct one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A case of something that is not built yet: what it needs, and why it cannot be held before."""
+
+    needs: str
+    why: str
+
+
+Case = Held | Later
+
+
+def held(what: str, *where: str) -> Held:
+    """`where` without the path's beginning: `engine/sharing::name`."""
+    full = []
+    for one in where:
+        path, _, name = one.partition("::")
+        folder, _, module = path.rpartition("/")
+        full.append(f"tests/{folder}/test_{module}.py::test_{name}")
+    return Held(what, tuple(full))
+
+
+OWNERSHIP: dict[str, Case] = {
+    "vllm-project/vllm#55510": held(
+        "of a SIGKILLed proxy no server lives when the next one starts, also for who comes meanwhile",
+        "engine/survival::a_killed_proxy_is_replaced_on_the_same_port_with_its_servers",
+    ),
+    "ollama/ollama#5642": held(
+        "a SIGKILLed last member's engine is stopped, and its file is gone",
+        "engine/sharing::the_last_one_out_stops_it_and_no_other_does",
+    ),
+    "dryvist/nix-ai#1182": held(
+        "a stranger that is healthy on a server's port gets no prompt, no signal, and no place in status",
+        "cases/traps::2_a_stranger_that_is_healthy_on_a_servers_port_is_not_taken_for_the_server",
+        "unit/group::a_stranger_on_a_servers_port_is_never_taken_for_the_server",
+    ),
+    "mostlygeek/llama-swap#804": held(
+        "servers that fork, setsid, daemonise, drop environment or descriptors are found and killed",
+        "engine/stopping::nothing_is_left_of_a_server_that_forked_itself_away",
+        "process/warden::the_sweep_finds_a_daemon_by_lock_marker_or_session",
+    ),
+    "mostlygeek/llama-swap#125": held(
+        "four servers that ignore SIGTERM end within the teardown's limit, and the next start works",
+        "engine/stopping::servers_that_ignore_sigterm_are_killed_when_the_grace_ends",
+    ),
+    "ggml-org/llama.cpp#15128": held(
+        "what SIGKILL does not end is named by pid, holds its group, and nothing is started beside it",
+        "process/warden_trouble::an_unkillable_process_is_reported_holds_its_group_and_is_swept_when_it_can_be",
+        "unit/group::nothing_is_started_beside_what_cannot_be_killed",
+    ),
+    "ggml-org/llama.cpp#25528": held(
+        "a server that hears nothing while it loads is gone within the grace, by stop and by last-out",
+        "cases/ownership::a_server_that_hears_nothing_while_it_loads_is_ended_within_the_grace__llama_cpp_25528",
+        "engine/stopping::a_stop_in_the_middle_of_a_load_does_not_wait_for_it",
+    ),
+    "lemonade-sdk/lemonade#2024": held(
+        "a zombie counts as dead",
+        "process/identity::a_zombie_is_dead_and_a_reaped_process_too",
+        "process/warden_trouble::a_debugger_that_keeps_a_dead_leader_does_not_stop_the_warden",
+    ),
+    "python-trio/trio#3237": held(
+        "what a shell started around a server ends with it, before the next one starts",
+        "cases/ownership::what_a_shell_started_around_a_server_ends_with_it__trio_3237",
+    ),
+    "python-trio/trio#1209": held(
+        "a process that cannot be killed bounds nobody's stop, and is named",
+        "unit/group::a_stop_that_something_survives_comes_to_an_end",
+        "process/warden_trouble::a_slot_with_an_unkillable_generation_can_be_quit_and_says_so_by_its_status",
+    ),
+    "xorbitsai/inference#2235": held(
+        "a server killed under load has one successor, though proxy and keeper both see to it",
+        "cases/ownership::a_server_killed_under_load_is_replaced_once_by_whoever_replaces_it__xinference_2235",
+    ),
+    "jundot/omlx#2710": held(
+        "of a group whose third server fails nothing is left, and a smaller one works",
+        "engine/failing::of_a_group_that_fails_half_way_nothing_is_left_running",
+    ),
+    "mostlygeek/llama-swap#100": held(
+        "started and stopped at any moment, never more than one live set",
+        "engine/survival::an_engine_that_is_stopped_and_started_at_any_moment_never_piles_up",
+    ),
+}
+
+SHARING: dict[str, Case] = {
+    "NousResearch/hermes-agent#113325": held(
+        "eight threads of one process: one build, one member",
+        "engine/sharing::eight_threads_of_one_process_get_one_engine_and_are_one_member",
+    ),
+    "NousResearch/hermes-agent#116682": held(
+        "of many that come at once one builds; what is killed then is rebuilt once",
+        "engine/sharing::of_many_that_come_at_once_one_builds_and_the_others_bind",
+    ),
+    "tobocop2/lilbee#332": held(
+        "no command starts an engine but those that say so, and every command is in one of the two lists",
+        "cases/starting::no_command_starts_an_engine_but_those_that_say_so__lilbee_332",
+    ),
+    "mostlygeek/llama-swap#281": held(
+        "requests during a load join it: one start",
+        "proxy/loading::requests_during_a_load_join_it",
+        "engine/sharing::eight_threads_of_one_process_get_one_engine_and_are_one_member",
+    ),
+    "lemonade-sdk/lemonade#2255": held(
+        "a port that a stranger shares is not ours; a second engine in the slot leaves with exit status 3",
+        "process/ports::a_port_that_is_shared_with_a_stranger_is_not_ours__lemonade_2255",
+        "process/warden_keeper::a_second_warden_in_the_slot_leaves_with_3_and_disturbs_nobody",
+    ),
+    "ollama/ollama#707": held(
+        "a second `run` names the holder's pid and the way to stop it",
+        "engine/running::a_second_run_names_the_holder_and_members_may_come_and_go",
+    ),
+    "vllm-project/vllm#51275": held(
+        "a port that somebody took between choice and bind is left to him, without a prompt or a key",
+        "cases/traps::2_a_stranger_that_is_healthy_on_a_servers_port_is_not_taken_for_the_server",
+        "engine/bad_input::a_port_that_somebody_took_meanwhile_is_not_fought_for",
+        "process/ports::an_impostor_on_our_port_is_foreign__vllm_51275",
+    ),
+    "docker/model-runner#760": held(
+        "status, logs, another member and stop are answered while models load that never will have",
+        "cases/starting::nobody_waits_for_a_load_but_requests__model_runner_760",
+        "engine/status::status_and_logs_answer_during_a_slow_load",
+    ),
+    "jaseci-labs/jac#7493": held(
+        "a lock that fails is an error with path and errno, never unlocked work",
+        "unit/locks::a_failing_flock_is_an_error_never_unlocked_work__filelock_480",
+        "unit/membership::a_join_without_flock_is_an_error_and_leaves_nothing__filelock_480",
+    ),
+    "tobocop2/lilbee#547 (poisoned slot)": Later("the ladder's rung `replace`", "today such an engine is refused"),
+    "tobocop2/lilbee#547 (dead group)": held(
+        "who comes while a group is dead binds, and the group is rebuilt in place",
+        "engine/survival::a_killed_proxy_is_replaced_on_the_same_port_with_its_servers",
+    ),
+}
+
+LOCKS: dict[str, Case] = {
+    "tox-dev/filelock#404": held(
+        "taken on one thread, released on another: free",
+        "unit/locks::a_hold_taken_on_one_thread_is_released_on_another__filelock_404",
+        "unit/membership::joined_on_one_thread_left_on_another__filelock_404",
+    ),
+    "tox-dev/filelock#315": held(
+        "two objects of one process exclude each other within their limits; member handles are counted in every order",
+        "unit/locks::two_objects_in_one_process_exclude_each_other_within_their_limits__filelock_315",
+        "unit/membership::handles_are_counted_in_every_order__filelock_315",
+    ),
+    "tobocop2/lilbee#547 (false deadlock)": held(
+        "a worker thread locks again after its hold went elsewhere",
+        "unit/locks::a_worker_thread_can_lock_again_after_its_hold_went_elsewhere__lilbee_547",
+    ),
+    "tox-dev/filelock#574": held(
+        "never two inside, whatever happens to the file",
+        "process/locks::three_processes_never_meet_inside_even_if_the_file_is_deleted__filelock_574",
+        "process/membership::members_come_and_go_under_probes_and_none_is_ever_lost__filelock_574",
+    ),
+    "tox-dev/filelock#634": held(
+        "a forked child neither releases its parent's lock nor keeps it",
+        "process/locks::a_forked_child_neither_releases_nor_keeps_it__filelock_634",
+        "process/membership::a_forked_child_does_not_end_its_parents_membership__filelock_634",
+    ),
+    "cq27-dev/rag-rat#410": held(
+        "leaving shows at once while another thread starts programs",
+        "process/membership::leaving_shows_at_once_while_another_thread_starts_programs__rag_rat_410",
+    ),
+    "tox-dev/filelock#480": held(
+        "no silent other kind of lock where flock fails",
+        "unit/locks::a_failing_flock_is_an_error_never_unlocked_work__filelock_480",
+    ),
+}
+
+IDENTITY: dict[str, Case] = {
+    "giampaolo/psutil#2526": held(
+        "a corrected clock and a moved source of the boot time change no identity, no look and no stop",
+        "unit/identity::a_corrected_clock_changes_no_identity__psutil_2526",
+        "cases/lilbee::a_stepped_clock_changes_nobodys_identity_and_stop_finds_all__w4",
+    ),
+    "NousResearch/hermes-agent#114617": held(
+        "a record that names a stranger's pid signals nobody",
+        "process/identity::a_record_naming_a_strangers_pid_signals_nobody__hermes_114617",
+        "engine/stopping::stop_never_signals_a_process_that_only_a_record_names",
+    ),
+    "jdx/pitchfork#878": held(
+        "a pid of another boot is dead and never signalled",
+        "unit/identity::another_namespace_or_boot_is_never_signalled",
+        "unit/identity::another_boot_is_dead_even_with_the_same_pid_and_ticks",
+        "engine/stopping::stop_never_signals_a_process_that_only_a_record_names",
+    ),
+    "giampaolo/psutil#2895": held(
+        "what cannot be read is unknown, never gone",
+        "unit/identity::what_cannot_be_read_is_unknown_never_gone__psutil_2895",
+    ),
+    "bitcoin/bitcoin#21340": held(
+        "a full disk leaves the old record, starts nothing, and works again with room",
+        "unit/records::a_full_disk_leaves_the_old_record_and_says_why__bitcoin_21340",
+        "engine/records::a_start_on_a_full_disk_says_so_starts_nothing_and_works_later",
+        "cases/lilbee::a_disk_that_fills_up_under_a_living_engine_loses_no_process__w5",
+    ),
+    "NousResearch/hermes-agent#13655": held(
+        "with all files of a killed holder there, the first try succeeds",
+        "engine/survival::a_killed_warden_takes_everything_along_and_the_next_one_builds_anew",
+    ),
+    "NousResearch/hermes-agent#1631": held(
+        "every look during many rebuilds shows one generation whole",
+        "engine/survival::every_look_during_many_rebuilds_shows_one_generation_whole",
+        "process/records::every_read_during_rewriting_is_of_one_generation__hermes_1631",
+        "cases/requests::every_look_answers_while_a_keeper_is_being_replaced__hermes_1631",
+    ),
+}
+
+HEALTH_WATCH = "the health watch"
+HEALTH: dict[str, Case] = {
+    "ggml-org/llama.cpp#27388": Later(HEALTH_WATCH, "what lives and does nothing is not noticed yet"),
+    "oobabooga/textgen#7443": Later(HEALTH_WATCH, "what lives and does nothing is not noticed yet"),
+    "ikawrakow/ik_llama.cpp#1210": Later(HEALTH_WATCH, "`busy` is its word"),
+    "gonka-ai/gonka#1421": Later(HEALTH_WATCH, "it counts misses"),
+    "mostlygeek/llama-swap#155": held(
+        "whatever server is killed, its next request is answered, no proxy is replaced, no other stream is cut",
+        "cases/requests::whatever_server_is_killed_its_next_request_is_answered_and_no_proxy_is__llama_swap_155",
+    ),
+    "mostlygeek/llama-swap#92": held(
+        "a load past its limit is told by the limit's name, and tried again",
+        "engine/failing::a_load_that_takes_longer_than_the_limit_is_told_by_the_limits_name",
+        "unit/group::a_group_that_does_not_load_in_time_is_killed_tried_again_and_given_up",
+    ),
+    "mostlygeek/llama-swap#946": held(
+        "requests about the end of the idle time are answered, all",
+        "cases/requests::a_request_that_meets_an_idle_unload_is_answered__llama_swap_946",
+    ),
+    "ollama/ollama#17408": Later("the memory planner", "without it nothing is evicted: no victim, no such queue"),
+    "ollama/ollama#18282": Later("the memory planner", "without it nothing is evicted"),
+    "docker/model-runner#334": Later("the memory planner", "without it no device is probed and nothing is evicted"),
+    "Hal0ai/hal0#2037": held(
+        "a server that never came up is given up after three starts, with its last words",
+        "engine/failing::a_server_that_never_becomes_healthy_is_given_up_after_three_starts",
+        "unit/restart::a_group_that_never_became_ready_is_given_up_after_its_tries",
+        "cases/traps::10_many_requests_to_a_server_that_cannot_start_are_few_starts",
+    ),
+    "ollama/ollama#3362": held(
+        "no start before the last one is swept and reaped, and never a tight loop",
+        "unit/group::between_death_and_the_end_of_the_sweep_nothing_is_started",
+        "unit/restart::there_is_no_tight_loop",
+        "process/warden::a_spawn_is_refused_while_the_group_has_a_generation_that_is_not_gone",
+    ),
+    "tobocop2/lilbee#547 (fail-fast window)": held(
+        "twenty requests wait a rebuild out; twenty that may not get a 503 with group, state and reason",
+        "cases/requests::requests_during_a_rebuild_wait_or_are_told_to__lilbee_547",
+        "client/transport_answers::past_the_deadline_the_503_says_group_state_reason_and_tries",
+    ),
+    "mostlygeek/llama-swap#408": held(
+        "mebibytes of log hinder nobody, and its file is capped",
+        "cases/traps::3_nobodys_output_is_a_pipe_that_somebody_must_read",
+        "unit/logfiles::a_living_writer_goes_on_at_the_new_end",
+        "unit/logfiles::a_file_above_its_limit_is_kept_once_and_emptied",
+    ),
+    "ggml-org/llama.cpp#20509": Later("named exit causes", "the OOM counters are not read yet"),
+}
+
+LIFETIME: dict[str, Case] = {
+    "mostlygeek/llama-swap#25": held(
+        "the idle time counts from the last byte",
+        "proxy/loading::the_idle_time_counts_from_the_last_byte",
+        "cases/requests::looking_neither_keeps_a_model_loaded_nor_loads_it__llama_cpp_23096",
+    ),
+    "mostlygeek/llama-swap#289": held(
+        "a load past its limit is told by the one limit that ended it",
+        "engine/failing::a_load_that_takes_longer_than_the_limit_is_told_by_the_limits_name",
+    ),
+    "ggml-org/llama.cpp#23096": held(
+        "looking neither keeps a model loaded nor loads it",
+        "cases/requests::looking_neither_keeps_a_model_loaded_nor_loads_it__llama_cpp_23096",
+        "proxy/loading::looking_is_not_use",
+    ),
+    "ollama/ollama#10263": held(
+        "no client can set how long a model stays; keep_warm is taken back by who asked for it",
+        "engine/changing::keep_warm_is_taken_back_by_who_asked_for_it",
+    ),
+    "ollama/ollama#8029": held(
+        "a member that wants no particular context takes the engine's: no reload in twenty alternations",
+        "cases/requests::members_that_want_no_particular_context_take_the_engines__ollama_8029",
+    ),
+    "ggml-org/llama.cpp#21678": held(
+        "a swap waits for the old model's requests, and theirs are whole",
+        "proxy/groups::a_swap_waits_for_the_requests_of_the_old_model",
+    ),
+    "mostlygeek/llama-swap#19": held(
+        "two models in alternation serve everybody",
+        "proxy/groups::two_models_that_exclude_each_other_serve_everybody_in_the_end",
+    ),
+    "mostlygeek/llama-swap#635": held(
+        "two hundred requests while the model comes and goes: each whole, none empty",
+        "cases/requests::no_answer_is_empty_while_models_come_and_go__llama_swap_635",
+    ),
+}
+
+CLIENTS: dict[str, Case] = {
+    "huggingface/huggingface_hub#4398": held(
+        "every way to lose a proxy has one outcome, and what can be sent again is rediscovered once",
+        "client/transport_losses::lost_once_before_the_first_byte_is_sent_again_and_answered",
+        "client/transport_losses::port_closed_is_held_and_rediscovered_once",
+        "client/request_policy::every_combination_has_a_decision_and_keeps_the_two_rules",
+    ),
+    "encode/httpx#327": held(
+        "one client over rebuilds, on the same port and on another",
+        "client/transport_losses::killed_idle_and_rebuilt_between_two_requests_of_one_client",
+        "client/transport_losses::a_keep_alive_connection_closed_under_the_request_is_sent_again",
+    ),
+    "encode/httpx#1927": held(
+        "a stream that was cut is an error, never an end, and not sent again",
+        "client/transport_losses::killed_after_three_events_is_interrupted_and_not_sent_again",
+        "client/request_policy::an_incomplete_stream_is_never_delivered_as_complete",
+    ),
+    "jawah/urllib3.future#280": held(
+        "at most two servers see a request, and one once a byte of its answer was delivered",
+        "client/request_policy::no_request_is_sent_more_than_twice_to_somebody_who_may_work_on_it",
+        "client/transport_losses::lost_twice_before_the_first_byte_is_not_sent_to_a_third",
+        "engine/survival::a_killed_server_is_replaced_and_no_request_is_lost",
+    ),
+}
+
+UNITS: dict[str, Case] = {
+    "yrutschle/sslh#168": Later("the systemd unit", "no unit is shipped yet; its lint comes with it"),
+}
+
+LILBEE: dict[str, Case] = {
+    "W1": held(
+        "an error of the transport ends no membership and touches no engine",
+        "cases/lilbee::an_error_of_the_transport_ends_no_membership_and_touches_no_engine__w1",
+    ),
+    "W2": held(
+        "one dead proxy is no business of another group's processes and streams",
+        "cases/lilbee::one_dead_proxy_is_no_business_of_another_groups_stream__w2",
+        "engine/survival::a_killed_proxy_is_replaced_on_the_same_port_with_its_servers",
+    ),
+    "W3": Later(HEALTH_WATCH, "a stopped proxy is not noticed yet"),
+    "W4": held(
+        "a stepped clock hides nothing from stop and changes nobody's identity",
+        "cases/lilbee::a_stepped_clock_changes_nobodys_identity_and_stop_finds_all__w4",
+        "cases/lilbee::a_moved_source_of_the_boot_time_lets_nobody_be_killed_or_overlooked__w4",
+    ),
+    "W5": held(
+        "no process is lost for want of a record: full disk, read-only slot, a directory in its place",
+        "cases/lilbee::a_disk_that_fills_up_under_a_living_engine_loses_no_process__w5",
+        "cases/lilbee::a_slot_that_became_read_only_is_stopped_at_the_first_try_and_usable_after_it__w5",
+        "cases/lilbee::a_record_that_cannot_be_written_at_all_hides_no_process__w5",
+    ),
+    "W6": held(
+        "keeper and last member die together, and the engine still ends",
+        "cases/lilbee::whoever_watches_the_members_is_replaced_and_the_last_one_out_is_seen__w6",
+    ),
+    "W7": held(
+        "no live member is ever invisible, however much it is probed",
+        "process/membership::members_come_and_go_under_probes_and_none_is_ever_lost__filelock_574",
+        "unit/membership::the_file_is_locked_before_it_shows",
+    ),
+    "W8": held(
+        "groups load side by side, and build.lock is not held meanwhile",
+        "cases/starting::nobody_waits_for_a_load_but_requests__model_runner_760",
+    ),
+    "W10": Later("serving locks for front ends", "the watch for a parent's death is being built"),
+    "W12": held(
+        "a change of configuration restarts only the group it touches",
+        "engine/changing::a_change_restarts_only_the_group_it_touches",
+    ),
+    "W15": held(
+        "members of two pid namespaces share a slot; identities of another namespace are unknown and never signalled",
+        "cases/lilbee::members_of_two_pid_namespaces_share_a_slot_and_harm_nobody__w15",
+        "unit/identity::another_namespace_is_unknown",
+        "unit/identity::another_namespace_or_boot_is_never_signalled",
+    ),
+    "W17": held(
+        "a port taken before its server bound it is left alone; the group comes up on another",
+        "cases/traps::2_a_stranger_that_is_healthy_on_a_servers_port_is_not_taken_for_the_server",
+        "engine/bad_input::a_port_that_somebody_took_meanwhile_is_not_fought_for",
+    ),
+    "W24": held(
+        "many that fail at once cause one rebuild, and none that fails late causes another",
+        "engine/sharing::of_many_that_come_at_once_one_builds_and_the_others_bind",
+        "client/transport_losses::sixteen_threads_share_one_transport_over_a_kill",
+        "client/request_policy::only_a_refusal_or_a_stranger_on_the_port_proves_a_generation_gone",
+    ),
+}
+
+TRAPS: dict[str, Case] = {
+    "1 a crash leaves the servers": held(
+        "no crash of a proxy leaves its server",
+        "cases/traps::1_no_crash_of_a_proxy_leaves_its_server_behind",
+        "workers/launcher::a_server_dies_with_its_parent",
+    ),
+    "2 health by a stranger": held(
+        "a stranger's 200 is nobody's readiness",
+        "cases/traps::2_a_stranger_that_is_healthy_on_a_servers_port_is_not_taken_for_the_server",
+    ),
+    "3 an unread pipe": held("output goes to files", "cases/traps::3_nobodys_output_is_a_pipe_that_somebody_must_read"),
+    "4 preload before listening": held(
+        "nothing is preloaded, and a taken port leaves no server",
+        "cases/traps::4_no_server_is_started_before_its_proxy_listens",
+        "engine/bad_input::a_port_that_somebody_took_meanwhile_is_not_fought_for",
+    ),
+    "5 SIGTERM drains": held(
+        "a stop in mid-stream is bounded",
+        "cases/traps::5_a_stop_in_mid_stream_does_not_wait_for_the_stream",
+        "engine/stopping::a_stop_in_the_middle_of_a_load_does_not_wait_for_it",
+    ),
+    "6 a reload stops everything": held(
+        "no proxy reloads; a change is a new process of its group",
+        "cases/traps::6_no_proxy_reloads_its_configuration_by_itself",
+        "engine/changing::a_change_restarts_only_the_group_it_touches",
+    ),
+    "7 a cut stream looks whole": held(
+        "without its last words no stream is complete",
+        "engine/survival::a_killed_server_is_replaced_and_no_request_is_lost",
+        "client/request_policy::an_incomplete_stream_is_never_delivered_as_complete",
+    ),
+    "8 a health check without an end": held(
+        "our start limit ends it", "cases/traps::8_a_health_check_that_never_answers_ends_at_our_limit"
+    ),
+    "9 a blocking unload": held(
+        "an unload holds up no other group", "cases/traps::9_an_unload_that_takes_its_time_holds_up_no_other_group"
+    ),
+    "10 no liveness, no back-off": held(
+        "few starts, however many requests",
+        "cases/traps::10_many_requests_to_a_server_that_cannot_start_are_few_starts",
+    ),
+}
+
+GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
+    "A ownership, orphans and teardown": (13, OWNERSHIP),
+    "B one engine for many processes": (11, SHARING),
+    "C membership and build locks": (7, LOCKS),
+    "D process identity and state files": (7, IDENTITY),
+    "E health, hangs and rebuild in place": (15, HEALTH),
+    "F idle time and queues": (8, LIFETIME),
+    "G client connections and streams": (4, CLIENTS),
+    "K service managers": (1, UNITS),
+    "lilbee": (13, LILBEE),
+    "llama-swap's ten": (10, TRAPS),
+}
+"""Each with how many cases there are that concern what we are for: one that is dropped is missed."""
