@@ -123,10 +123,12 @@ SHARING: dict[str, Case] = {
         "a port that a stranger shares is not ours; a second engine in the slot leaves with exit status 3",
         "process/ports::a_port_that_is_shared_with_a_stranger_is_not_ours__lemonade_2255",
         "process/warden_keeper::a_second_warden_in_the_slot_leaves_with_3_and_disturbs_nobody",
+        "process/serving::a_second_server_exits_3_and_names_the_first__lemonade_2255_ollama_707",
     ),
     "ollama/ollama#707": held(
         "a second `run` names the holder's pid and the way to stop it",
         "engine/running::a_second_run_names_the_holder_and_members_may_come_and_go",
+        "process/serving::a_second_server_exits_3_and_names_the_first__lemonade_2255_ollama_707",
     ),
     "vllm-project/vllm#51275": held(
         "a port that somebody took between choice and bind is left to him, without a prompt or a key",
@@ -216,6 +218,7 @@ IDENTITY: dict[str, Case] = {
     "NousResearch/hermes-agent#13655": held(
         "with all files of a killed holder there, the first try succeeds",
         "engine/survival::a_killed_warden_takes_everything_along_and_the_next_one_builds_anew",
+        "process/serving::a_killed_server_leaves_its_files_and_is_in_nobodys_way__hermes_13655",
     ),
     "NousResearch/hermes-agent#1631": held(
         "every look during many rebuilds shows one generation whole",
@@ -362,8 +365,9 @@ LILBEE: dict[str, Case] = {
         "cases/lilbee::a_record_that_cannot_be_written_at_all_hides_no_process__w5",
     ),
     "W6": held(
-        "keeper and last member die together, and the engine still ends",
+        "whoever watches the members is watched: killed or stopped, it is replaced, and the last one out is seen",
         "cases/lilbee::whoever_watches_the_members_is_replaced_and_the_last_one_out_is_seen__w6",
+        "process/warden_watch::a_keeper_that_is_stopped_or_says_nothing_is_replaced_and_its_children_never_notice",
     ),
     "W7": held(
         "no live member is ever invisible, however much it is probed",
@@ -374,7 +378,11 @@ LILBEE: dict[str, Case] = {
         "groups load side by side, and build.lock is not held meanwhile",
         "cases/starting::nobody_waits_for_a_load_but_requests__model_runner_760",
     ),
-    "W10": Later("serving locks for front ends", "the watch for a parent's death is being built"),
+    "W10": held(
+        "the watch for a parent's death asks no clock, and a serving front end stays through a step of it",
+        "process/parents::no_clock_is_asked__w10",
+        "process/serving::a_clock_that_is_set_changes_nothing__w10",
+    ),
     "W12": held(
         "a change of configuration restarts only the group it touches",
         "engine/changing::a_change_restarts_only_the_group_it_touches",
