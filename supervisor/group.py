@@ -198,9 +198,10 @@ class Group:
                 pass
 
     def _prove_started(self) -> None:
-        """What is kept of a start that went well."""
-        if self.life is not None and not self.life.was_ready:
-            self.life.start_log.take()
+        """What is kept of a start that went well. Of a later load only who the processes are."""
+        if self.life is not None:
+            if not self.life.was_ready:
+                self.life.start_log.take()
             self.life.kin |= set(self.life.family())
             self.life.was_ready = True
 
@@ -279,6 +280,7 @@ class Group:
         if self._next is not None:
             (self.spec, self.kind), self._next = self._next, None
             self.servers = {}
+            self.history, self._losses = self.history.forgiven(), restart.History(ever_ready=True)  # it is another one
         match after:
             case After.START:
                 self._handle(Happening(Event.RELEASE))  # it may have been held before
@@ -603,6 +605,7 @@ class Group:
             # One that was ready is proven, not loaded: a server that its idle time unloaded stays unloaded, and one
             # that died meanwhile is the watch's to report.
             self._in_attempt(self._come_up, life, [] if ready else [launch.role for launch in self.spec.launches])
+            self._in_attempt(self._keep_start, life)
 
     # --- records ----------------------------------------------------------------------------------------------------
 

@@ -219,7 +219,7 @@ async def test_the_cause_of_the_last_end_is_shown_and_told_to_the_next_keeper(be
     bench.kind.loads.append("hang")
     async with bench.alive():
         assert bench.group.describe()["cause"] is None
-        log.write_text("error: invalid argument: --nope\n")
+        log.write_text("error: invalid argument: --nope\n" + "and how it is used\n" * 30)
         await bench.happen(bench.warden.die, bench.warden.last, EXITED, 1)
         assert bench.state() is State.RUNNING
         assert bench.group.describe()["cause"] == {"word": "bad flag", "detail": "--nope"}
@@ -278,6 +278,22 @@ async def test_what_it_says_after_it_is_ready_is_not_of_its_start(bench: Bench) 
             file.write("a request\n")
         await bench.happen(bench.warden.die, bench.warden.last)
         assert bench.slot.start_log("chat", bench.warden.spawned[0]["gen"]).read_text() == "loaded\n"
+
+
+@jumping
+async def test_the_next_keeper_goes_on_keeping_the_start(bench: Bench) -> None:
+    log = bench.slot.group_log("chat")
+    bench.kind.loads.append("hang")
+    async with bench.alive():
+        log.write_text("first\n")
+        await bench.pass_time(budgets.START_LOG_LOOK)
+    other = bench.next_keepers()
+    other.kind.loads.append("hang")
+    async with other.alive(row_of(other)):
+        with log.open("a") as file:
+            file.write("second\n")
+        await other.pass_time(budgets.START_LOG_LOOK * 1.5)
+        assert bench.slot.start_log("chat", bench.warden.last).read_text() == "first\nsecond\n"
 
 
 @jumping
