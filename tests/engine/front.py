@@ -37,15 +37,33 @@ def do_warm_up(_: int) -> dict[str, Any]:
     return {"imported": len([acquire, config_check, resolving, transport, gguf_header, llama_swap, pins])}
 
 
-def do_open(_: int, config: str, program: str, wait: bool = True, deadline: float = 60.0) -> dict[str, Any]:
-    """Get the engine; with `wait`, until all of it serves."""
+def do_open(
+    _: int, config: str, program: str, wait: bool = True, deadline: float = 60.0, keeper: list[str] | None = None
+) -> dict[str, Any]:
+    """Get the engine; with `wait`, until all of it serves. `keeper`: a script that is to be its keeper, and its words."""
     from supervisor.client import open_engine
 
+    if keeper is not None:
+        use_keeper(keeper)
     engine = open_engine(Path(config), program=program, deadline_s=deadline)
     _engines.append(engine)
     if wait:
         engine.wait_ready(60.0)
     return {"how": engine.how}
+
+
+def use_keeper(words: list[str]) -> None:
+    """Have the wardens that this process starts use another keeper."""
+    from supervisor import wardens
+
+    command = wardens.command
+
+    def with_it(slot: Any, **options: Any) -> list[str]:
+        *rest, text = command(slot, **options)
+        argv = [sys.executable, "-P", words[0], str(slot.path), *words[1:]]
+        return [*rest, json.dumps({**json.loads(text), "keeper": argv})]
+
+    wardens.command = with_it
 
 
 def do_ready(_: int) -> dict[str, Any]:
