@@ -93,7 +93,7 @@ class View:
             return HeldError(f"{self.slot.path} is {decision.reason}", "`queenright release` ends that")
         if self.unkillable:
             return QueenrightError(f"{self.slot.path}: {decision.reason}", "`ps` shows it, probably in state D")
-        seen = f" ({self.silence.describe()})" if self.silence.state else ""
+        seen = f" ({self.silence.describe()})" if self.silence.is_kept else ""
         return LockTimeoutError(f"{decision.reason}, for {waited:g} s{seen}", "`queenright stop` ends it")
 
     def _leftovers(self) -> tuple[str, ...]:

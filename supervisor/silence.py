@@ -25,6 +25,8 @@ class Silence:
     """What was seen, from one look to the next, by one process that waits."""
 
     def __init__(self) -> None:
+        self.is_kept = False
+        """Whether nobody answered at the last look."""
         self.warden: Identity | None = None
         self.state = ""
         """Letter of proc_pid_stat(5) at the last look; empty when it could not be told."""
@@ -33,7 +35,7 @@ class Silence:
 
     def broken(self) -> None:
         """The keeper answered, or there is no warden: what was seen before means nothing any more."""
-        self.warden, self.state, self._stopped = None, "", None
+        self.is_kept, self.warden, self.state, self._stopped = False, None, "", None
 
     def look(self, slot: Slot, began: float) -> None:
         """The socket was asked at `began` (time.monotonic) and gave no answer: look at the warden."""
@@ -43,7 +45,7 @@ class Silence:
         """Take in one look: nobody answered from `began` to `now`, when the warden was in `state`."""
         if warden != self.warden or state != STOPPED:
             self._stopped = None
-        self.warden, self.state = warden, state
+        self.is_kept, self.warden, self.state = True, warden, state
         if warden is not None and state == STOPPED:
             self._stopped = (self._stopped[0] if self._stopped else began, now)
 
