@@ -53,7 +53,7 @@ class Subject:
         pids = [self.pid, *(below.pid for below in identity.descendants(self.pid))] if closely else [self.pid]
         found = {pid: seen.cpu_ticks for pid in pids if (seen := identity.usage_of(pid)) is not None}
         spent = sum(ticks - self._ticks[pid] for pid, ticks in found.items() if pid in self._ticks)
-        known, elapsed = self.pid in self._ticks, now - (self._looked_at or now)
+        known, elapsed = self.pid in self._ticks, now - (now if self._looked_at is None else self._looked_at)
         self._ticks, self._looked_at = found, now
         computing = spent >= budgets.BURN_SHARE * elapsed * TICKS if known and elapsed > 0 else None
         if closely and computing is False and any(identity.waits_for_a_turn(pid) for pid in pids):

@@ -108,3 +108,19 @@ def test_a_watcher_that_does_not_read_blocks_nobody(rig: Rig) -> None:
     finally:
         deaf.close()
     assert len(a.receipts) == 50
+
+
+def test_bytes_of_an_answer_are_told_while_it_goes_out(rig: Rig) -> None:
+    a = rig.model("a", rate=10)
+    proxy = rig.start(a)
+    assert proxy.ask("a", max_tokens=1).status == 200
+    with watching(proxy) as events, proxy.stream("a", max_tokens=15) as response:
+        response.read(1)
+
+        def sizes() -> list[int]:
+            upserts = [e["request"] for e in events.of("inflight") if e["operation"] == "upsert"]
+            return sorted({request["resp_bytes"] for request in upserts})
+
+        wait_until(lambda: len(sizes()) >= 3 and events.of("inflight")[-1]["operation"] == "remove")
+        # At most four times a second, so far fewer than there were tokens.
+        assert len(sizes()) <= 10

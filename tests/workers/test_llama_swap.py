@@ -20,9 +20,9 @@ from supervisor.config_rules import GRACE_BELOW
 from supervisor.contract import GroupSpec, LaunchSpec
 from supervisor.errors import ConfigError
 from supervisor.kinds import Birth, ServerState
-from workers.llama_swap import KIND, _message, _refuse_unspeakable
+from workers.llama_swap import KIND, _counters, _message, _refuse_unspeakable, smallest_work
 from workers.swap_configuration import OPTIONAL_FLAGS, SHORTEST_HEALTH_TIMEOUT, configuration, server_command
-from workers.swap_watcher import Watcher
+from workers.swap_watcher import Requests, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -349,3 +349,122 @@ def test_every_death_is_told_once_and_no_unload_is_a_death(
         assert all(one is not other for one, other in itertools.pairwise(told)), "nothing is told twice in a row"
         if told[-1] in (READY, LOADING):
             assert proxy.states[role] in ("ready", "starting")
+
+
+# --- requests in flight -------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """What is heard of requests, and what the watch makes of it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, int]] = []
+        self.requests = Requests({"chat": 0, "embed": 0}, lambda *facts: self.told.append(facts))
+
+    def snapshot(self, *requests: dict[str, Any]) -> None:
+        self.requests.take(
+            {"operation": "snapshot", "requests": list(requests)} if requests else {"operation": "snapshot"}
+        )
+
+    def upsert(self, key: str, role: str = "chat", **facts: object) -> None:
+        self.requests.take({"operation": "upsert", "request": {"id": key, "model": role, **facts}})
+
+    def remove(self, key: str) -> None:
+        self.requests.take({"operation": "remove", "id": key})
+
+    def of(self, role: str = "chat") -> tuple[int, int]:
+        """(in flight, progress) as it was told last."""
+        return next((count, progress) for told, count, progress in reversed(self.told) if told == role)
+
+
+def test_a_snapshot_tells_of_every_role() -> None:
+    stream = Stream()
+    stream.snapshot()
+    assert stream.told == [("chat", 0, 0), ("embed", 0, 0)]
+
+
+def test_an_answer_that_moves_on_is_progress_and_one_that_does_not_is_none() -> None:
+    stream = Stream()
+    stream.snapshot()
+    stream.upsert("1")
+    assert stream.of() == (1, 0)
+    stream.upsert("1", resp_bytes=10)
+    stream.upsert("1", resp_bytes=10)
+    assert stream.of() == (1, 1)
+    stream.upsert("1", resp_bytes=11)
+    assert stream.of() == (1, 2)
+    stream.remove("1")
+    assert stream.of() == (0, 3)
+    assert stream.of("embed") == (0, 0)
+
+
+def test_a_client_that_left_without_an_answer_is_no_progress() -> None:
+    """oobabooga/textgen#7443: clients that give up must not hide a wedge."""
+    stream = Stream()
+    stream.snapshot()
+    for key in "123":
+        stream.upsert(key, resp_bytes=0, resp_headers={})
+        stream.remove(key)
+    assert stream.of() == (0, 0)
+
+
+def test_headers_of_an_answer_are_progress() -> None:
+    stream = Stream()
+    stream.upsert("1")
+    stream.upsert("1", resp_headers={"Content-Type": "text/event-stream"})
+    assert stream.of() == (1, 1)
+
+
+def test_a_later_snapshot_takes_the_place_of_what_was_lost() -> None:
+    stream = Stream()
+    stream.upsert("1")
+    stream.upsert("2", resp_bytes=5)
+    stream.upsert("3", "embed")
+    stream.snapshot({"id": "3", "model": "embed"}, {"id": "4", "model": "chat"})
+    assert stream.of() == (1, 2)
+    assert stream.of("embed") == (1, 0)
+
+
+def test_requests_of_nobody_we_know_are_passed_over() -> None:
+    stream = Stream()
+    stream.upsert("1", "of somebody else", resp_bytes=1)
+    stream.remove("1")
+    stream.remove("never heard of")
+    stream.requests.take({"operation": "new one"})
+    assert stream.told == []
+
+
+@pytest.mark.parametrize(
+    ("role", "arguments", "path"),
+    [
+        ("chat", (), "/v1/completions"),
+        ("embed", (), "/v1/embeddings"),
+        ("rerank", (), "/v1/rerank"),
+        ("vectors", ("--embedding",), "/v1/embeddings"),
+        ("order", ("--rerank",), "/v1/rerank"),
+    ],
+)
+def test_a_canary_is_the_smallest_work_that_its_server_does(role: str, arguments: tuple[str, ...], path: str) -> None:
+    spec = evolve(SPEC, launches=(launch(role, arguments=arguments),))
+    found, body = smallest_work(spec, role)
+    assert found == path
+    assert body["model"] == role
+    assert path != "/v1/completions" or body["max_tokens"] == 1
+
+
+def test_what_counts_up_in_an_answer_of_slots_is_found_and_nothing_else() -> None:
+    slots = [
+        {
+            "id": 0,
+            "n_ctx": 512,
+            "is_processing": True,
+            "id_task": 7,
+            "n_prompt_tokens_processed": 30,
+            "params": {"temperature": 0.8},
+            "next_token": [{"has_next_token": True, "n_remain": 4, "n_decoded": 60}],
+        }
+    ]
+    for text in (json.dumps(slots), json.dumps(slots, separators=(",", ":")), json.dumps(slots, indent=1)):
+        assert _counters(text.encode()) == [
+            "is_processing=true", "id_task=7", "n_prompt_tokens_processed=30", "n_remain=4", "n_decoded=60",
+        ]  # fmt: skip
