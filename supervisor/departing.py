@@ -35,7 +35,5 @@ def _stays(slot: Slot) -> bool:
         found = control.ask(slot, "status", limit=budgets.LOOK_LIMIT)
     except ControlError:
         return False  # a keeper that ends answers no more; the warden's lock tells
-    contract = found["contract"] or {}
-    return found["state"] != "stopping" and (
-        found["lifetime"] not in (None, Lifetime.MEMBERS.value) or bool(contract.get("keep_warm"))
-    )
+    lifetime = found["lifetime"]
+    return found["state"] != "stopping" and (lifetime not in (None, Lifetime.MEMBERS.value) or bool(found["warm"]))

@@ -6,6 +6,7 @@ was killed leaves it behind. So it is believed only of a process that lives, and
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from supervisor.scopes import Place
 
 SIDECAR_VERSION = 1
+TOKEN_NAME = "server.token"  # noqa: S105 - the name of a file
+"""What every token file is called: whoever writes a sidecar for us must not have us send just any secret of ours."""
 
 
 class Holder(NamedTuple):
@@ -89,13 +92,21 @@ def read(sidecar: Path) -> Holder | None:
 
 def find(place: Place) -> Holder | None:
     """Who holds a lock that was found held; None when nobody can be believed to."""
-    holder = read(place.sidecar)
+    holder = read(place.sidecar) if _is_ours(place.sidecar) else None
     if holder is None or identity.liveness(holder.identity) is Liveness.DEAD:
         return None
     known = locks.holders(place.lock)
     if known and is_local(holder) and holder.pid not in known:
         return None
     return holder
+
+
+def _is_ours(sidecar: Path) -> bool:
+    """In a directory that others may write, somebody else's word is not the holder's."""
+    try:
+        return os.lstat(sidecar).st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def is_local(holder: Holder) -> bool:

@@ -109,7 +109,7 @@ class ServeLock:
         say: Callable[[str], None],
     ) -> None:
         self.data_dir, self.program, self.token = data_dir, program, token
-        self.token_file = data_dir / "server.token"
+        self.token_file = data_dir / holders.TOKEN_NAME
         self._places, self._url, self._take_over, self._say = places, url, take_over, say
         self._wait_s, self._cleanup_s = wait_s, cleanup_s
         self._holds: list[tuple[Place, Hold]] = []

@@ -41,6 +41,8 @@ def ask(holder: Holder, limit_s: float = budgets.SHUTDOWN_ANSWER) -> Answer:
     if refusal := _refusal(holder):
         return Answer(False, refusal, sent=False)
     try:
+        if os.path.basename(holder.token_file) != holders.TOKEN_NAME:
+            raise ValueError(f"its token file {holder.token_file} is none")
         token = read_token(holder.token_file)
     except ValueError as error:
         return Answer(False, str(error), sent=False)

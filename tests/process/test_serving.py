@@ -155,6 +155,14 @@ def test_a_living_process_that_does_not_hold_the_lock_is_not_its_holder(data: Pa
             assert holders.find(place) is None
 
 
+def test_another_users_word_is_not_the_holders(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve_lock(data, program="here"):
+        assert holders.find(scopes.of_data(data)) is not None
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        assert holders.find(scopes.of_data(data)) is None
+        monkeypatch.undo()
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"data_dir": "/x"}', b"\xff" * 70000, None])
 def test_a_name_that_cannot_be_read_is_no_obstacle(data: Path, content: bytes | None) -> None:
     data.mkdir()

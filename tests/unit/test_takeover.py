@@ -167,6 +167,15 @@ def test_a_token_file_must_be_ours_alone(token: Path, flaw: str) -> None:
     assert heard == []
 
 
+def test_no_other_secret_of_ours_is_sent(token: Path) -> None:
+    token.rename(token.with_name("api-key"))
+    with server(replies("HTTP/1.1 202 A\ncontent-length: 0\n\n")) as (url, heard):
+        answer = ask(holder(url, token.with_name("api-key")))
+    assert not answer.agreed
+    assert "api-key is none" in answer.said
+    assert heard == []
+
+
 def test_another_users_token_file_is_not_used(token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 12345)
     with pytest.raises(ValueError, match="not a file of ours"):
