@@ -76,6 +76,8 @@ def main() -> int:
             until = ways.get("cleanup")
             if until == "slow":
                 lock.callback(clean_slowly)
+            if until == "tells":
+                lock.callback(tell, "cleaned")
             if until == "fails":
                 lock.callback(lambda: 1 / 0)
             until_told(lock, ways)

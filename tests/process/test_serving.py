@@ -215,8 +215,10 @@ def test_our_variable_wins_and_scopes_are_apart(tmp_path: Path, state: Path, mon
 
 
 def test_who_gets_only_the_scope_gives_it_back(tmp_path: Path) -> None:
+    refused = serve_lock(tmp_path / "a", program="two", scope="s", wait_s=0)  # kept: dropping it would release, too
     with serve_lock(tmp_path / "a", program="one"), pytest.raises(ServedElsewhereError, match="data directory"):
-        serve_lock(tmp_path / "a", program="two", scope="s", wait_s=0).__enter__()
+        refused.__enter__()
+    assert not refused.is_held
     assert locks.is_held(scopes.of_scope("s").lock) is False
     assert not scopes.of_scope("s").sidecar.exists()
 
@@ -352,8 +354,8 @@ def test_another_thread_may_release(data: Path) -> None:
         first.say()
 
 
-def test_a_forked_child_neither_releases_nor_keeps_it(data: Path) -> None:
-    with Server(data) as first:
+def test_a_forked_child_neither_releases_nor_keeps_it_nor_ends_what_is_its_parents(data: Path) -> None:
+    with Server(data, cleanup="tells") as first:
         first.wait("held")
         first.say("fork")
         assert first.wait("forked")["held"] is False
