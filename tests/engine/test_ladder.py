@@ -179,10 +179,10 @@ def test_what_a_dead_warden_left_is_cleared_at_the_first_try(place: Place) -> No
         deaths.wait()
     assert identity.liveness(left[0]) is identity.Liveness.ALIVE
     second = place.front("second")
-    assert second.open() == "take over"
+    assert second.open() in ("take over", "bind")  # the member that lost its engine may be the first to see it
     assert identity.liveness(left[0]) is identity.Liveness.DEAD
     assert second.ask("chat", "taken over")
-    assert rungs(place)[-1] == "take over"
+    assert rungs(place).count("take over") == 1
     first.kill()
 
 
@@ -247,6 +247,7 @@ def test_a_silent_slot_that_is_not_proven_to_hang_is_waited_for_and_left_alone(p
     assert failed.value.facts["error"] == "LockTimeoutError"
     assert "for 15 s (its warden cannot be found from here)" in failed.value.facts["what"]
     place.slot.control_socket.unlink()
+    place.slot.warden_lock.unlink()
     place.assert_never_started()
 
 
