@@ -58,8 +58,9 @@ class Cause:
 
     @property
     def says_more(self) -> bool:
-        """Whether it says more than the exit itself does."""
-        return self.word not in (Word.SIGNAL, Word.EXIT_STATUS, Word.START_LIMIT, Word.UNKNOWN)
+        """Whether it says more than the exit, or what it was killed for, does by itself."""
+        plain = (Word.SIGNAL, Word.EXIT_STATUS, Word.START_LIMIT, Word.HUNG, Word.WEDGED, Word.UNKNOWN)
+        return self.word not in plain
 
 
 @frozen

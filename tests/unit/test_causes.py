@@ -146,3 +146,8 @@ def test_there_is_a_name_for_every_end(evidence: Evidence) -> None:
 def test_the_page_has_every_word() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "exit-causes.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE) == [word.value for word in Word]
+
+
+def test_what_health_kills_for_is_said_once_in_a_reason() -> None:
+    assert not name(Evidence(KILLED, "the chat server is hung: it is stopped")).says_more
+    assert name(Evidence(FAILED, lines=("error: invalid argument: --x",))).says_more
