@@ -58,7 +58,7 @@ def stop(slot: Slot, *, who: str, heard: Callable[[dict[str, Any]], None] = lamb
             pass  # it is down, or hangs: the warden is next
         if not _is_gone(slot, warden, budgets.SWEEP_LIMIT):
             how = _end_warden(slot, warden)
-            leftovers.clear(slot)
+        leftovers.clear(slot)  # one that was killed, by us or by somebody meanwhile, did not sweep
     left = leftovers.held(slot) if locks.is_held(slot.warden_lock) is False else []
     if left:
         raise QueenrightError(f"something cannot be killed: {', '.join(left)}", "`ps` shows it, probably in state D")
