@@ -51,6 +51,7 @@ OWNERSHIP: dict[str, Case] = {
     ),
     "dryvist/nix-ai#1182": held(
         "a stranger that is healthy on a server's port gets no prompt, no signal, and no place in status",
+        "engine/impostors::nix_ai_1182_who_answers_on_the_port_of_a_dead_engine_is_never_asked",
         "cases/traps::2_a_stranger_that_is_healthy_on_a_servers_port_is_not_taken_for_the_server",
         "unit/group::a_stranger_on_a_servers_port_is_never_taken_for_the_server",
     ),
@@ -74,7 +75,8 @@ OWNERSHIP: dict[str, Case] = {
         "engine/stopping::a_stop_in_the_middle_of_a_load_does_not_wait_for_it",
     ),
     "lemonade-sdk/lemonade#2024": held(
-        "a zombie counts as dead",
+        "a zombie counts as dead: a server whose stopped proxy does not reap it is replaced with it",
+        "cases/ownership::a_server_that_its_proxy_does_not_reap_is_replaced_with_it__lemonade_2024",
         "process/identity::a_zombie_is_dead_and_a_reaped_process_too",
         "process/warden_trouble::a_debugger_that_keeps_a_dead_leader_does_not_stop_the_warden",
     ),
@@ -132,6 +134,7 @@ SHARING: dict[str, Case] = {
     ),
     "vllm-project/vllm#51275": held(
         "a port that somebody took between choice and bind is left to him, without a prompt or a key",
+        "engine/impostors::vllm_51275_a_port_that_is_taken_between_choice_and_bind_is_changed_and_not_held_against_the_engine",
         "cases/traps::2_a_stranger_that_is_healthy_on_a_servers_port_is_not_taken_for_the_server",
         "engine/bad_input::a_port_that_somebody_took_meanwhile_is_not_fought_for",
         "process/ports::an_impostor_on_our_port_is_foreign__vllm_51275",
@@ -146,10 +149,16 @@ SHARING: dict[str, Case] = {
         "unit/locks::a_failing_flock_is_an_error_never_unlocked_work__filelock_480",
         "unit/membership::a_join_without_flock_is_an_error_and_leaves_nothing__filelock_480",
     ),
-    "tobocop2/lilbee#547 (poisoned slot)": Later("the ladder's rung `replace`", "today such an engine is refused"),
+    "tobocop2/lilbee#547 (poisoned slot)": held(
+        "an idle engine that does not fit is replaced in place; one in use is left alone, and another started beside it",
+        "engine/ladder::an_idle_engine_of_another_kind_is_replaced_in_place",
+        "engine/ladder::an_engine_in_use_by_others_is_left_alone_and_another_started_beside_it",
+        "engine/ladder::an_engine_that_lacks_something_is_extended_and_what_it_serves_is_not_touched",
+    ),
     "tobocop2/lilbee#547 (dead group)": held(
-        "who comes while a group is dead binds, and the group is rebuilt in place",
+        "who comes while a group is dead or failed binds, and the group is rebuilt in place",
         "engine/survival::a_killed_proxy_is_replaced_on_the_same_port_with_its_servers",
+        "engine/ladder::a_group_that_failed_is_no_reason_for_a_second_engine",
     ),
 }
 
@@ -228,12 +237,30 @@ IDENTITY: dict[str, Case] = {
     ),
 }
 
-HEALTH_WATCH = "the health watch"
 HEALTH: dict[str, Case] = {
-    "ggml-org/llama.cpp#27388": Later(HEALTH_WATCH, "what lives and does nothing is not noticed yet"),
-    "oobabooga/textgen#7443": Later(HEALTH_WATCH, "what lives and does nothing is not noticed yet"),
-    "ikawrakow/ik_llama.cpp#1210": Later(HEALTH_WATCH, "`busy` is its word"),
-    "gonka-ai/gonka#1421": Later(HEALTH_WATCH, "it counts misses"),
+    "ggml-org/llama.cpp#27388": held(
+        "a server that answers /health and serves nobody is found by its want of progress; its group alone is rebuilt",
+        "engine/health::a_server_that_takes_requests_and_never_answers_is_found_and_rebuilt_alone",
+        "unit/health::a_server_that_answers_health_and_serves_nobody_is_wedged",
+    ),
+    "oobabooga/textgen#7443": held(
+        "the same after a third client left",
+        "engine/health::a_server_that_wedges_after_a_third_client_left_is_found",
+        "unit/health::clients_that_give_up_and_come_again_do_not_hide_a_wedge",
+    ),
+    "ikawrakow/ik_llama.cpp#1210": held(
+        "a server that computes and answers nothing is busy and left alone, for ninety seconds as well",
+        "engine/health::a_server_that_computes_and_answers_nothing_is_busy_and_left_alone",
+        "engine/health::the_same_for_ninety_seconds",
+        "unit/health::a_long_prompt_on_a_cpu_is_busy_for_as_long_as_it_takes",
+    ),
+    "gonka-ai/gonka#1421": held(
+        "one miss is nothing, three without life a hang, a refusal a hang at the second look, a saturated server busy",
+        "unit/health::one_missed_probe_of_three_is_nothing",
+        "unit/health::three_silent_probes_without_life_are_a_hang",
+        "unit/health::refused_connections_are_a_hang_at_the_second_look",
+        "unit/health::a_saturated_server_that_answers_no_probe_is_busy",
+    ),
     "mostlygeek/llama-swap#155": held(
         "whatever server is killed, its next request is answered, no proxy is replaced, no other stream is cut",
         "cases/requests::whatever_server_is_killed_its_next_request_is_answered_and_no_proxy_is__llama_swap_155",
@@ -260,6 +287,7 @@ HEALTH: dict[str, Case] = {
         "no start before the last one is swept and reaped, and never a tight loop",
         "unit/group::between_death_and_the_end_of_the_sweep_nothing_is_started",
         "unit/restart::there_is_no_tight_loop",
+        "engine/account::a_group_that_fails_for_ever_costs_next_to_nothing",
         "process/warden::a_spawn_is_refused_while_the_group_has_a_generation_that_is_not_gone",
     ),
     "tobocop2/lilbee#547 (fail-fast window)": held(
@@ -273,7 +301,11 @@ HEALTH: dict[str, Case] = {
         "unit/logfiles::a_living_writer_goes_on_at_the_new_end",
         "unit/logfiles::a_file_above_its_limit_is_kept_once_and_emptied",
     ),
-    "ggml-org/llama.cpp#20509": Later("named exit causes", "the OOM counters are not read yet"),
+    "ggml-org/llama.cpp#20509": held(
+        "an OOM kill is told from any other SIGKILL",
+        "process/oom::llama_cpp_20509_an_oom_kill_by_the_kernel_is_named",
+        "unit/causes::llama_cpp_20509_an_oom_kill_is_told_from_any_other_sigkill",
+    ),
 }
 
 LIFETIME: dict[str, Case] = {
@@ -298,6 +330,8 @@ LIFETIME: dict[str, Case] = {
     "ollama/ollama#8029": held(
         "a member that wants no particular context takes the engine's: no reload in twenty alternations",
         "cases/requests::members_that_want_no_particular_context_take_the_engines__ollama_8029",
+        "engine/ladder::an_engine_of_too_small_a_context_is_given_more",
+        "unit/ladder::an_engine_planned_for_the_least_context_will_do",
     ),
     "ggml-org/llama.cpp#21678": held(
         "a swap waits for the old model's requests, and theirs are whole",
@@ -352,7 +386,10 @@ LILBEE: dict[str, Case] = {
         "cases/lilbee::one_dead_proxy_is_no_business_of_another_groups_stream__w2",
         "engine/survival::a_killed_proxy_is_replaced_on_the_same_port_with_its_servers",
     ),
-    "W3": Later(HEALTH_WATCH, "a stopped proxy is not noticed yet"),
+    "W3": held(
+        "a stopped proxy or server is noticed, its group alone rebuilt, and its request answered",
+        "engine/health::a_stopped_process_is_noticed_and_its_group_rebuilt_alone",
+    ),
     "W4": held(
         "a stepped clock hides nothing from stop and changes nobody's identity",
         "cases/lilbee::a_stepped_clock_changes_nobodys_identity_and_stop_finds_all__w4",
@@ -444,7 +481,8 @@ TRAPS: dict[str, Case] = {
         "an unload holds up no other group", "cases/traps::9_an_unload_that_takes_its_time_holds_up_no_other_group"
     ),
     "10 no liveness, no back-off": held(
-        "few starts, however many requests",
+        "few starts, however many requests; a frozen server is noticed",
+        "engine/health::a_stopped_process_is_noticed_and_its_group_rebuilt_alone",
         "cases/traps::10_many_requests_to_a_server_that_cannot_start_are_few_starts",
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -89,3 +90,19 @@ def test_a_server_killed_under_load_is_replaced_once_by_whoever_replaces_it__xin
         assert len(place.spawns()) == 1 + round_
         alive = [one for one in place.started() if identity.liveness(one) is not Liveness.DEAD]
         assert alive == [after.servers["chat"]]
+
+
+@pytest.mark.long
+def test_a_server_that_its_proxy_does_not_reap_is_replaced_with_it__lemonade_2024(place: Place) -> None:
+    """A zombie still has a pid, takes signals, and is in every list."""
+    front = place.member()
+    before = place.family()
+    kill(before.proxies["chat"], signal.SIGSTOP)
+    kill(before.servers["chat"])
+    wait_until(lambda: identity.state_of(before.servers["chat"].pid) == "Z", what="a zombie")
+    assert identity.liveness(before.servers["chat"]) is Liveness.DEAD
+    assert place.group()["servers"][0]["pid"] is None
+    assert front.ask("chat", "hello") == "".join(story("hello", 0, 8))
+    after = place.family()
+    assert after.proxies["chat"] != before.proxies["chat"]
+    assert after.proxies["embed"] == before.proxies["embed"]

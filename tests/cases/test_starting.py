@@ -21,6 +21,7 @@ LOOKS: dict[str, list[list[str]]] = {
     "status": [["--json"]],
     "stop": [["--json"]],
     "logs": [[], ["chat"]],
+    "doctor": [["--json"]],
     "apply": [["--json"]],
     "retry": [["chat"]],
     "restart-keeper": [[]],
