@@ -388,7 +388,8 @@ LILBEE: dict[str, Case] = {
     ),
     "W3": held(
         "a stopped proxy or server is noticed, its group alone rebuilt, and its request answered",
-        "engine/health::a_stopped_process_is_noticed_and_its_group_rebuilt_alone",
+        "engine/health::a_stopped_proxy_is_noticed_and_its_group_rebuilt_alone",
+        "engine/health::a_stopped_server_is_noticed_and_its_group_rebuilt_alone",
     ),
     "W4": held(
         "a stepped clock hides nothing from stop and changes nobody's identity",
@@ -482,7 +483,8 @@ TRAPS: dict[str, Case] = {
     ),
     "10 no liveness, no back-off": held(
         "few starts, however many requests; a frozen server is noticed",
-        "engine/health::a_stopped_process_is_noticed_and_its_group_rebuilt_alone",
+        "engine/health::a_stopped_proxy_is_noticed_and_its_group_rebuilt_alone",
+        "engine/health::a_stopped_server_is_noticed_and_its_group_rebuilt_alone",
         "cases/traps::10_many_requests_to_a_server_that_cannot_start_are_few_starts",
     ),
 }
