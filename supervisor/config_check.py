@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Key = tuple[str | int, ...]
 T = TypeVar("T")
 
-_GIVEN: Final[Mapping[type, str]] = {Config: "path", GroupConfig: "name"}
+_GIVEN: Final[Mapping[type, tuple[str, ...]]] = {Config: ("path",), GroupConfig: ("name", "folder")}
 """Fields that we fill in: no keys of the file."""
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -55,7 +55,8 @@ def structure(tree: Mapping[str, Any], path: Path) -> Config:
         return dict(zip(value, _each(group, value.items()), strict=True))
 
     def group(name: str, value: Any) -> GroupConfig:
-        return converter.structure({**_table(value, "[groups.NAME]"), "name": name}, GroupConfig)
+        given = {"name": name, "folder": path.parent}
+        return converter.structure({**_table(value, "[groups.NAME]"), **given}, GroupConfig)
 
     def launches(value: Any) -> tuple[LaunchConfig, ...]:
         if not isinstance(value, list) or not value:
@@ -150,7 +151,7 @@ def _place(error: Exception, key: Key) -> Key:
 
 
 def _unknown(name: str, cls: type) -> str:
-    keys = [attribute.name for attribute in fields(cls) if attribute.name != _GIVEN.get(cls)]
+    keys = [attribute.name for attribute in fields(cls) if attribute.name not in _GIVEN.get(cls, ())]
     near = difflib.get_close_matches(name, keys, n=1)
     return f"unknown key; expected {'`' + near[0] + '`?' if near else 'one of ' + ', '.join(keys)}"
 
@@ -169,6 +170,8 @@ def _across(tree: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
             continue
         if "name" in group:
             yield ("groups", name, "name"), "unknown key; the group's name is the one in its heading"
+        if "folder" in group:
+            yield ("groups", name, "folder"), _unknown("folder", GroupConfig)
         launches = group.get("launches")
         for index, launch in enumerate(launches if isinstance(launches, list) else ()):
             if not isinstance(launch, dict):

@@ -221,7 +221,9 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
         },
         GroupConfig: {
             "name": _AS_GIVEN,
+            "folder": _AS_GIVEN,
             "kind": NAME,
+            "options": _test("a table", lambda value: isinstance(value, dict)),
             "environment": Rule("a table of strings", environment),
             "grace_s": _seconds(f"below {GRACE_BELOW:g}", lambda s: s < GRACE_BELOW),
             "start_limit_s": _seconds(f"at most {START_LIMIT_MOST}", lambda s: s <= START_LIMIT_MOST),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from attrs import field, frozen
 
@@ -44,15 +44,18 @@ class LaunchConfig:
 
 @frozen
 class GroupConfig:
-    """One group: a proxy and its servers."""
+    """One group: a proxy and its servers. `folder` is the directory of the file: what paths in it are relative to."""
 
     name: str
     launches: tuple[LaunchConfig, ...]
     kind: str = DEFAULT_KIND
+    options: Mapping[str, Any] = field(factory=dict)
+    """What this kind alone knows, as the file says it: checked by the kind (`Kind.resolve`), and by nobody before."""
     environment: Mapping[str, str] = field(factory=dict)
     grace_s: float = budgets.GROUP_GRACE
     start_limit_s: float = budgets.START_LIMIT
     wedge_limit_s: float = budgets.WEDGE_LIMIT
+    folder: Path = field(default=Path("/"), eq=False)
 
 
 @frozen

@@ -36,8 +36,11 @@ TEMPLATE: Final = """\
 # may fall together goes into one group. The name is up to you: a-z, 0-9 and -, at most 32 characters.
 [groups.chat]
 
-# The kind of proxy.
+# What kind of engine it is: "llama-swap", or "command" for any other program that serves a port.
 # kind = "llama-swap"
+
+# What that kind alone knows. llama-swap knows nothing; docs/reference/configuration.md has what a command needs.
+# options = {}
 
 # Seconds from the start of a stop until what still runs is killed. Above 0, below 3.5.
 # grace_s = 2.5

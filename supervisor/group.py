@@ -409,6 +409,7 @@ class Group:
                 lock=self.slot.generation_lock(self.spec.name, birth.generation),
                 log=log,
                 note={"ports": dict(birth.ports), "log_start": started_at, "ready": False, "spec": mark_of(self.spec)},
+                cwd=command.workdir,
             )
         except (QueenrightError, OSError) as error:
             self._ended, self._blame = Exit(1, 127), str(error).partition("\n")[0]

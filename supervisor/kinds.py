@@ -39,7 +39,7 @@ class Birth:
 
     generation: str
     ports: Mapping[str, int]
-    """`proxy`, and one for each role."""
+    """By the names the kind gave them (`Kind.port_names`), in that order: the first is the one clients use."""
     config: Path
     client_key: str = field(repr=False)
     """Stable over generations: for clients."""
@@ -49,17 +49,18 @@ class Birth:
 
     @property
     def url(self) -> str:
-        """Base URL of the proxy, without a path."""
-        return f"http://127.0.0.1:{self.ports['proxy']}"
+        """Base URL of what clients talk to, without a path."""
+        return f"http://127.0.0.1:{next(iter(self.ports.values()))}"
 
 
 @frozen
 class Command:
-    """How to start a generation. `files` are written with mode 0600 before the start."""
+    """How to start a generation. `files` are written with mode 0600 before the start; it runs in `workdir`."""
 
     argv: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     files: Mapping[Path, str] = field(factory=dict, repr=False)
+    workdir: str = "/"
 
 
 class Answer(StrEnum):

@@ -215,11 +215,13 @@ class Procs:
         lock: Path,
         log: Path,
         note: Mapping[str, Any],
+        cwd: str = "/",
     ) -> Spawned:
         """Start a generation. Follow it first. Raises SpawnRefusedError."""
         message = await self._ask(
-            op="spawn", gen=gen, group=group, argv=argv, env=dict(env), lock=str(lock), log=str(log), note=dict(note)
-        )
+            op="spawn", gen=gen, group=group, argv=argv, env=dict(env), lock=str(lock), log=str(log), note=dict(note),
+            cwd=cwd,
+        )  # fmt: skip
         if message["ev"] != "spawned":
             raise SpawnRefusedError(f"cannot start {argv[0]}: {message['why']}")
         return Spawned(message["pid"], message["ticks"])

@@ -48,6 +48,10 @@ class LlamaSwap:
         """Find binaries, models and pin. Raises EngineBinaryError, ModelError or ConfigError."""
         from workers import engines, gguf_header, models, pins
 
+        if group.options:
+            raise ConfigError(
+                "options: expected none for the kind llama-swap", "`arguments` of a launch go to its server"
+            )
         server = engines.find_llama_server(engine.llama_server)
         proxy = engines.find_llama_swap(engine.llama_swap)
         if proxy.kind is engines.Kind.LLAMA_SWAP:

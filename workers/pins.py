@@ -79,6 +79,11 @@ def identity(binary: Binary) -> str:
         ) from None
 
 
+def of_program(path: Path) -> str:
+    """The identity of any other program: its content alone. Raises OSError."""
+    return f"sha256:{_fingerprint([path.resolve(strict=True)])}"
+
+
 def _libraries(beside: Path) -> list[Path]:
     """llama.cpp's shared libraries around a program, each file once, in an order that does not depend on the disk."""
     found: dict[Path, None] = {}

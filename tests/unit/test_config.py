@@ -131,6 +131,16 @@ def test_the_path_of_the_file_is_made_absolute(tmp_path: Path, monkeypatch: pyte
     assert config.groups["chat"].launches[0].model == str(tmp_path / "m")
 
 
+def test_what_a_kind_alone_knows_is_left_to_it_as_it_stands() -> None:
+    (group,) = parse('[groups.chat]\noptions = { a = { b = [1, 2.5, "x"] } }\n' + LAUNCH, HERE).groups.values()
+    assert group.options == {"a": {"b": [1, 2.5, "x"]}}
+    assert group.folder == Path("/srv/app")  # what paths in it are relative to
+    assert only("[groups.chat]\noptions = 1\n" + LAUNCH) == (
+        "groups.chat.options: expected a table, found the integer 1"
+    )
+    assert only('[groups.chat]\nfolder = "/x"\n' + LAUNCH).startswith("groups.chat.folder: unknown key; expected one")
+
+
 def test_an_argument_may_look_like_a_value_that_is_ours() -> None:
     config = parse(LAUNCH + 'arguments = ["--override-kv", "x=int:4", "--metrics", "-ctk", "q8_0"]', HERE)
     assert len(config.groups["chat"].launches[0].arguments) == 5
@@ -385,7 +395,7 @@ def uncommented(text: str) -> str:
 
 def keys_of(cls: type) -> dict[str, Any]:
     """The keys of a class and their defaults."""
-    given = {"name"} if cls is GroupConfig else set()
+    given = {"name", "folder"} if cls is GroupConfig else set()
     return {
         field.name: field.default.factory() if isinstance(field.default, Factory) else field.default  # type: ignore[arg-type]
         for field in fields(cls)
