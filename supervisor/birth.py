@@ -15,7 +15,7 @@ from supervisor import evidence, identity, ports, records
 from supervisor.kinds import Birth, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from supervisor.contract import GroupSpec
     from supervisor.logfiles import StartLog
@@ -43,7 +43,12 @@ class Life:
 
     def family(self) -> list[int]:
         """Pids of the leader and all below it, now."""
-        return [self.pid, *(process.pid for process in identity.descendants(self.pid))]
+        return list(self.each())
+
+    def each(self) -> Iterator[int]:
+        """The same one by one, the leader first: who has found what he looks for need not walk further."""
+        yield self.pid
+        yield from identity.below(self.pid)
 
 
 def new_birth(spec: GroupSpec, kind: Kind, slot: Slot, last_ports: Mapping[str, int], warden_pid: int) -> Birth:

@@ -104,6 +104,7 @@ class Group:
         self._attempt: set[trio.CancelScope] = set()
         self._in_birth = False
         self._publishing = trio.CapacityLimiter(1)
+        self._to_publish = False
         self._inbox_in, self._inbox = trio.open_memory_channel[Happening](math.inf)
         self._nursery: trio.Nursery | None = None
 
@@ -488,15 +489,16 @@ class Group:
 
     async def _proxy_is_ours(self, life: Life) -> None:
         """A 200 from whoever happens to listen there proves nothing: the listener must belong to this generation."""
-        port, began = life.port, trio.current_time()
+        port, began, pause = life.port, trio.current_time(), budgets.READY_POLL_FIRST
         while True:
-            owner = ports.owned_by(port, life.family())
+            owner = ports.owned_by(port, life.each())  # walked only when somebody listens
             if owner.owner is ports.Owner.OURS:
                 return
             if owner.owner is ports.Owner.FOREIGN:
                 raise EngineStartError(f"port {port} was taken by another program before the proxy could have it")
             patient = trio.current_time() - began > budgets.READY_POLL_LONG
-            await trio.sleep(budgets.READY_POLL_MOST if patient else budgets.READY_POLL)
+            await trio.sleep(budgets.READY_POLL_MOST if patient else pause)
+            pause = min(2 * pause, budgets.READY_POLL)
 
     def _report(self, role: str, state: ServerState) -> None:
         if self.life is None:
@@ -638,15 +640,23 @@ class Group:
             self.procs.note_generation(birth.generation, note)
 
     def _publish(self) -> None:
-        """To disk, for those who bind without asking. Off the trio thread; a full disk loses nothing."""
-        self._start_soon(self._write_record, self.describe())
+        """To disk, for those who bind without asking: soon, and as it is then. A full disk loses nothing."""
+        if not self._to_publish:
+            self._to_publish = True
+            self._start_soon(self._write_record)
 
-    async def _write_record(self, facts: dict[str, Any]) -> None:
-        path = self.slot.group_record(self.spec.name)
+    async def _write_record(self) -> None:
+        """Not at once: a rebuild is several changes within milliseconds, and must not wait for the description of each."""
+        await trio.sleep(budgets.PUBLISH_PAUSE)
+        self._to_publish = False
+        if self.state in (State.STOPPING, State.DOWN):
+            return  # it is about to be removed
+        path, facts = self.slot.group_record(self.spec.name), self.describe()
         try:
             # One at a time, first come, first served: an older state must not be the last to be written.
             await trio.to_thread.run_sync(
-                lambda: records.write(path, facts, version=records.GROUP_VERSION), limiter=self._publishing
+                lambda: records.write(path, facts, version=records.GROUP_VERSION, durable=False),
+                limiter=self._publishing,
             )
         except QueenrightError as error:
             self.reason = error.what

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from supervisor.slot import Slot
 
 
-def note(slot: Slot, what: str, **facts: Any) -> None:
-    """Append one event. A disk that is full loses the event and nothing else."""
-    line = json.dumps({"at": round(time.time(), 3), "what": what, **facts}, separators=(",", ":")) + "\n"
+def note(slot: Slot, what: str, *, at: float | None = None, **facts: Any) -> None:
+    """Append one event, of now or of the time `at`. A disk that is full loses the event and nothing else."""
+    when = round(time.time() if at is None else at, 3)
+    line = json.dumps({"at": when, "what": what, **facts}, separators=(",", ":")) + "\n"
     try:
         with open(os.open(slot.events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
             file.write(line)

@@ -53,22 +53,24 @@ class Keeper:
         """Set at the next change, and replaced."""
         self._stop_asked = trio.Event()
         self._seen: dict[str, tuple[State, str]] = {}
+        self._untold: list[tuple[float, str, State, str]] = []
+        self._told = trio.Event()
 
     # --- what control serves ----------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state, as `status --json` shows it."""
-        hello = self.procs.hello
+        hello, groups = self.procs.hello, self._groups()
         return {
             "slot": str(self.slot.path),
             "state": self.state.value,
-            "reason": self.stopping or next((g["reason"] for g in self._groups() if g["reason"]), ""),
+            "reason": self.stopping or next((g["reason"] for g in groups if g["reason"]), ""),
             "lifetime": self.spec.lifetime.value if self.spec else None,
             "held": self.held or None,
             "warm": sorted(self.warm),
             "keeper": {"pid": os.getpid(), "version": __version__, "since": self.since},
             "warden": {"pid": hello.pid, "ticks": hello.ticks, "keeper_crashes": hello.crashes},
-            "groups": self._groups(),
+            "groups": groups,
             "members": self._members(),
             "contract": records.unstructure(self.spec) if self.spec else None,
         }
@@ -111,16 +113,28 @@ class Keeper:
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def tell(self) -> None:
-        """Something changed: wake those who follow, and say what an operator would want to hear."""
+        """Something changed: wake those who follow. What an operator would want to hear of it is said a little later."""
         self.change.set()
         self.change = trio.Event()
         for name, group in self.tree.groups.items() if self.tree else ():
             before = self._seen.get(name, (State.DOWN, ""))  # that it was down before it was started is no news
             if before != (group.state, group.reason):
                 self._seen[name] = (group.state, group.reason)
-                reason = f": {group.reason}" if group.reason else ""
-                self.console.say(f"{name}: {group.state.value}{reason}")
-                journal.note(self.slot, "state", group=name, state=group.state.value, reason=group.reason)
+                self._untold.append((time.time(), name, group.state, group.reason))
+                self._told.set()
+
+    async def _narrate(self) -> None:
+        while True:
+            await self._told.wait()
+            await trio.sleep(budgets.NARRATION_PAUSE)
+            self._say_untold()
+
+    def _say_untold(self) -> None:
+        for at, name, state, reason in self._untold:
+            self.console.say(f"{name}: {state.value}" + (f": {reason}" if reason else ""))
+            journal.note(self.slot, "state", at=at, group=name, state=state.value, reason=reason)
+        self._untold.clear()
+        self._told = trio.Event()
 
     def begin_stop(self, why: str, *, now: bool = False) -> None:
         """The step into `stopping`. A second signal to the warden (`now`) ends it without grace; the same signal to warden
@@ -147,6 +161,7 @@ class Keeper:
             nursery.start_soon(self._obey_signals)
             nursery.start_soon(self._obey_own_signals)
             nursery.start_soon(self._watch_slot)
+            nursery.start_soon(self._narrate)
             lock = await locks.acquire_async(self.slot.keeper_lock, timeout=budgets.HANDOFF_WAIT)
             records.clear_temporaries(self.slot.path)
             records.clear_temporaries(self.slot.groups)
@@ -271,6 +286,7 @@ class Keeper:
         began = time.monotonic()
         clean = await self.tree.stop(self.stopping)
         took = f"{time.monotonic() - began:.1f} s"
+        self._say_untold()
         outcome = "everything is gone" if clean else "something could not be killed; see the groups"
         names = ", ".join(self.tree.groups)
         killed = [name for name, group in self.tree.groups.items() if group.was_killed]

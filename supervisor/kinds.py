@@ -5,8 +5,12 @@ The core knows no more of a kind than stands here: it must not be able to tell l
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -140,8 +144,14 @@ class Kind(Protocol):
         """Have it let go of its servers before it is told to end. May raise anything; bounded by the caller."""
 
 
+@cache
 def find(name: str) -> Kind:
     """The kind of that name. Raises ConfigError naming those there are."""
+    place = _quick_look().get(name)
+    if place is not None:
+        module, _, attribute = place.partition(":")
+        quick: Kind = getattr(import_module(module), attribute)
+        return quick
     from importlib.metadata import entry_points
 
     known = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
@@ -153,3 +163,26 @@ def find(name: str) -> Kind:
         raise ConfigError(f"there is no engine kind {name!r}", f"known kinds: {names}{near}")
     kind: Kind = known[name].load()
     return kind
+
+
+def _quick_look() -> dict[str, str]:
+    """Entry points of ours in the directories of sys.path, by name: `MODULE:ATTRIBUTE`. importlib.metadata says the same
+    and more, but it takes 60 ms of a keeper's start, most of them for importing it (measured); this takes 2."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            names = [name for name in os.listdir(folder or ".") if name.endswith(".dist-info")]
+        except OSError:
+            continue
+        for name in names:
+            try:
+                with open(os.path.join(folder, name, "entry_points.txt"), encoding="utf-8") as file:
+                    text = file.read()
+            except (OSError, ValueError):
+                continue
+            section = text.partition(f"[{ENTRY_POINTS}]\n")[2].partition("\n[")[0]
+            for line in section.splitlines():
+                key, equals, value = line.partition("=")
+                if equals:
+                    found.setdefault(key.strip(), value.partition("[")[0].strip())
+    return found

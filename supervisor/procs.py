@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
@@ -126,11 +127,16 @@ class Procs:
             await trio.sleep(budgets.KEEPER_BEAT)
 
     async def _write(self) -> None:
-        """Only the sending is shielded, never the wait for something to send: else a keeper that fails could not end."""
+        """Only the sending is shielded, never the wait for something to send: else a keeper that fails could not end.
+        What was posted together is sent together: each piece wakes the warden."""
         async for line in self._outbox:
+            lines = [line]
+            with suppress(trio.WouldBlock):
+                while True:
+                    lines.append(self._outbox.receive_nowait())
             try:
                 with trio.CancelScope(shield=True):
-                    await self._stream.send_all(line)
+                    await self._stream.send_all(b"".join(lines))
             except trio.BrokenResourceError:
                 return  # the reader says that the warden is gone
 

@@ -47,8 +47,9 @@ BAD_KEPT = 9
 """Damaged records kept beside the good one. Enough to see a pattern; a broken disk must not fill itself with them."""
 
 
-def write(path: Path, record: object, *, version: int) -> None:
+def write(path: Path, record: object, *, version: int, durable: bool = True) -> None:
     """Replace the record, readable by us alone. `record` is an instance of a frozen attrs class, or plain JSON data.
+    Without `durable` it is whole or not at all for every reader, and only a power cut may leave neither old nor new.
 
     Raises RecordError when it cannot be written: what was there before is untouched then.
     """
@@ -58,12 +59,13 @@ def write(path: Path, record: object, *, version: int) -> None:
         text = json.dumps(whole, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise RecordError(f"{path}: this cannot be a record: {error}") from error
-    _replace(path, text.encode("ascii") + b"\n")
+    _replace(path, text.encode("ascii") + b"\n", durable=durable)
 
 
 def write_text_private(path: Path, text: str) -> None:
-    """Replace a file with this text; mode 0600 from its first moment. For keys. Raises RecordError as `write` does."""
-    _replace(path, text.encode("utf-8"))
+    """Replace a file with this text; mode 0600 from its first moment. For keys and what only one boot can use: a power
+    cut may lose it. Raises RecordError as `write` does."""
+    _replace(path, text.encode("utf-8"), durable=False)
 
 
 def read(path: Path, cls: type[T], *, version: int, set_aside: bool = True) -> T | None:
@@ -193,7 +195,7 @@ def _read_limited(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, data: bytes, *, durable: bool) -> None:
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -202,11 +204,14 @@ def _replace(path: Path, data: bytes) -> None:
                 view = memoryview(data)
                 while view:
                     view = view[file.write(view) :]
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             os.rename(temporary, path)
         except BaseException:
             os.unlink(temporary)
             raise
+        if not durable:
+            return
         # The rename itself is only durable once the directory is (fsync(2)).
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

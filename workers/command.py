@@ -7,11 +7,9 @@ on a command line, which every user of the machine can read.
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
-import shutil
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,7 +71,7 @@ class CommandKind:
             ),
             pin=f"command={pin}",
             options={
-                "argv": shlex.join(argv),
+                "argv": json.dumps(argv),
                 "health": options.get("health", ""),
                 "key_variable": options.get("key_variable", ""),
                 "workdir": str(_path(options["workdir"], group.folder)) if "workdir" in options else "/",
@@ -91,7 +89,7 @@ class CommandKind:
         """The words of the configuration, with what stands in braces filled in."""
         role, keys = spec.launches[0].role, birth.config.with_suffix(".keys")
         values = {PORT: str(birth.ports[role]), KEY_FILE: str(keys), ROLE: role}
-        argv = shlex.split(spec.options["argv"])
+        argv: list[str] = json.loads(spec.options["argv"])
         variable = spec.options["key_variable"]
         return Command(
             argv=(argv[0], *(_filled(word, values) for word in argv[1:])),
@@ -141,6 +139,8 @@ KIND = CommandKind()
 
 def _problems(group: GroupConfig) -> Iterator[str]:
     """All that is wrong with a group of this kind, each with its key."""
+    from difflib import get_close_matches
+
     options = group.options
     known = ("argv", "health", "workdir", "key_variable")
     for name in sorted(options.keys() - set(known)):
@@ -177,6 +177,8 @@ def _path(text: str, folder: Path) -> Path:
 
 def _program(word: str, folder: Path) -> Path:
     """The program, absolute: a bare name is looked for on PATH, anything else is a path. Raises EngineBinaryError."""
+    import shutil
+
     found = shutil.which(str(_path(word, folder))) if "/" in word else shutil.which(word)
     if found is None:
         where = f"{_path(word, folder)} is not an executable file" if "/" in word else f"there is no {word} on PATH"

@@ -86,7 +86,7 @@ def prepare() -> None:
         around(f"record of a {who}", real_write)(path, *arguments, **named)
 
     real_write = records.write
-    Procs.__init__ = make_procs  # type: ignore[method-assign]
+    Procs.__init__ = make_procs  # type: ignore[method-assign,assignment]
     Procs._take = take_news  # type: ignore[method-assign]
     records.write = write
     records.write_text_private = around("file of a generation", records.write_text_private)

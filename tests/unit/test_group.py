@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from supervisor import budgets, logfiles, ports
+from supervisor import budgets, logfiles, ports, records
 from supervisor.birth import mark_of
 from supervisor.causes import Word
 from supervisor.contract import State
@@ -867,10 +867,18 @@ async def test_the_clients_key_stays_and_the_generations_key_does_not(bench: Ben
     assert key_file.stat().st_mode & 0o777 == 0o600
 
 
+async def recorded(bench: Bench) -> dict[str, Any]:
+    """The group's record on disk, which is written a little after the change."""
+    await bench.pass_time(2 * budgets.PUBLISH_PAUSE)
+    found: dict[str, Any] = json.loads(bench.slot.group_record("chat").read_text())["record"]
+    return found
+
+
 @jumping
 async def test_no_key_is_shown_recorded_logged_or_noted(bench: Bench) -> None:
     async with bench.alive():
         await bench.happen(bench.warden.die, bench.warden.last)
+        await recorded(bench)
         birth = bench.life().birth
         shown = [
             json.dumps(bench.group.describe()),
@@ -888,20 +896,34 @@ async def test_no_key_is_shown_recorded_logged_or_noted(bench: Bench) -> None:
 
 @jumping
 async def test_the_record_on_disk_says_what_the_group_last_was(bench: Bench) -> None:
-    def recorded() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(bench.slot.group_record("chat").read_text())["record"]
-        return found
-
     async with bench.alive():
-        assert (recorded()["state"], recorded()["generation"]) == ("running", bench.warden.last)
+        found = await recorded(bench)
+        assert (found["state"], found["generation"]) == ("running", bench.warden.last)
         bench.kind.loads.append("hang")
         await bench.lose("chat")
-        assert recorded()["state"] == "degraded"
+        assert (await recorded(bench))["state"] == "degraded"
         await bench.happen(bench.warden.exit, bench.warden.last, KILLED, KILL)
-        assert recorded()["state"] == "rebuilding"
+        assert (await recorded(bench))["state"] == "rebuilding"
         bench.warden.cannot_kill(bench.warden.last, 77)
-        await wait_all_tasks_blocked()
-        assert (recorded()["state"], recorded()["reason"]) == ("failed", "cannot be killed: pids 77")
+        found = await recorded(bench)
+        assert (found["state"], found["reason"]) == ("failed", "cannot be killed: pids 77")
+
+
+@jumping
+async def test_several_changes_in_a_row_are_one_record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench.alive():
+        await recorded(bench)
+        written: list[str] = []
+        write = records.write
+
+        def noted(path: Path, facts: dict[str, Any], **how: Any) -> None:
+            written.append(facts["state"])
+            write(path, facts, **how)
+
+        monkeypatch.setattr(records, "write", noted)
+        bench.warden.die(bench.warden.last)
+        assert (await recorded(bench))["generation"] == bench.warden.last
+        assert written == ["running"]
 
 
 @jumping
@@ -909,6 +931,7 @@ async def test_a_record_that_cannot_be_written_is_shown_and_harms_nothing(bench:
     bench.slot.group_record("chat").mkdir()
     async with bench.alive():
         assert bench.state() is State.RUNNING
+        await bench.pass_time(2 * budgets.PUBLISH_PAUSE)
         assert "chat.json cannot be written" in bench.group.reason
 
 

@@ -219,6 +219,7 @@ async def test_a_spawn_is_asked_for_and_answered() -> None:
             "lock": "/slot/groups/chat.0b.lock",
             "log": "/slot/logs/chat.log",
             "note": {"ready": False},
+            "cwd": "/",
         }
         await warden.say({"ev": "spawned", "id": asked["id"], "gen": "0b", "pid": 77, "ticks": 12})
         await wait_all_tasks_blocked()
