@@ -38,7 +38,7 @@ class Served(Protocol):
 
     def begin_stop(self, why: str) -> None: ...
 
-    def act(self, op: str, question: dict[str, Any]) -> None: ...
+    async def act(self, op: str, question: dict[str, Any]) -> None: ...
 
 
 async def serve(served: Served, descriptor: int = CONTROL_FD) -> None:
@@ -146,7 +146,7 @@ async def _stop(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict
 async def _act(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
     """Have the keeper do it: a snapshot once it is noted and begun, or why it is not."""
     try:
-        served.act(question["op"], question)
+        await served.act(question["op"], question)
     except QueenrightError as error:
         yield error.as_dict() | {"error": error.what}
         return

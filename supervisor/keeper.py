@@ -105,10 +105,12 @@ class Keeper:
         """Wait for the next change."""
         await self.change.wait()
 
-    def act(self, op: str, question: dict[str, Any]) -> None:
-        """Do what the control socket asks for. Raises QueenrightError for what cannot be done; nothing is changed then."""
+    async def act(self, op: str, question: dict[str, Any]) -> None:
+        """Do what the control socket asks for; returns when the warden has it, so that our death would not undo it.
+        Raises QueenrightError for what cannot be done; nothing is changed then."""
         self.acts[op](self, question)
         self.tell()
+        await self.procs.settle()
 
     # --- changes ----------------------------------------------------------------------------------------------------
 

@@ -171,6 +171,7 @@ class Procs:
             case "listed":
                 self.notes, self.strays = message["notes"], [tuple(stray) for stray in message["strays"]]
                 self._listed.set()
+                self._answer(message)
             case "exit":
                 self._tell(message["gen"], Exited(Exit(message["code"], message["status"])))
             case "gone":
@@ -180,14 +181,18 @@ class Procs:
             case "signal":
                 self._signals_in.send_nowait(message["sig"])
             case "spawned" | "done" | "error":
-                answer = self._waiting.pop(message["id"] or 0, None)
-                if answer is not None:
-                    answer.message = message
-                    answer.arrived.set()
-                elif message["ev"] == "error":
+                if not self._answer(message) and message["ev"] == "error":
                     logfiles.complain(f"the warden did not take a command: {message['why']}")
             case _:
                 pass  # what a newer warden may tell
+
+    def _answer(self, message: dict[str, Any]) -> bool:
+        """Give it to who asked; False where nobody did."""
+        answer = self._waiting.pop(message["id"] or 0, None)
+        if answer is not None:
+            answer.message = message
+            answer.arrived.set()
+        return answer is not None
 
     def _tell(self, generation: str, news: News) -> None:
         self._channel(generation)[0].send_nowait(news)
@@ -250,6 +255,10 @@ class Procs:
         self._news.pop(generation, None)
         self.rows.pop(generation, None)
         self._post(op="forget", gen=generation)
+
+    async def settle(self) -> None:
+        """Until the warden has read all that was posted: before that, it dies with us."""
+        await self._ask(op="list")
 
     async def replace(self, argv: list[str] | None = None) -> str:
         """Have another keeper follow this one at once: "" when the warden will start it after our end, which is then

@@ -26,7 +26,7 @@ def events(place: Place, what: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["what"] == what]
 
 
-def test_hermes_agent_113323_a_flag_that_the_build_refuses_is_the_cause_and_its_start_is_kept(place: Place) -> None:
+def test_hermes_agent_113325_a_flag_that_the_build_refuses_is_the_cause_and_its_start_is_kept(place: Place) -> None:
     flag = "--no-such-flag"
     place.configure({"chat": (Launch("chat", knobs={"reject_flag": flag}, arguments=(flag,)),)})
     place.front().open(wait=False)

@@ -42,7 +42,7 @@ class FakeKeeper:
         self.padding = ""
         self.is_at_rest = True
 
-    def act(self, op: str, question: dict[str, Any]) -> None:
+    async def act(self, op: str, question: dict[str, Any]) -> None:
         if not question["groups"]:
             raise UsageError("nothing to retry", "name one")
         self.number += 100
