@@ -150,7 +150,8 @@ def test_a_server_that_wedges_after_a_third_client_left_is_found(place: Place) -
 def stays_busy(place: Place, seconds: float) -> None:
     """A server that computes with a request in flight and answers nothing meanwhile is left alone."""
     configure(place, wedge_limit_s=2, burn=seconds)
-    front = place.member()
+    front = place.front()
+    front.open(deadline=3 * seconds + 60)
     before = place.family()
     asked = front.begin("ask", role="chat", prompt=PROMPT, tokens=5)
     began = time.monotonic()

@@ -11,7 +11,7 @@ from supervisor.contract import State
 from supervisor.kinds import ServerState
 from supervisor.lifecycle import Event
 from supervisor.slot import Slot
-from tests.unit.group_bench import Bench, jumping, prepare
+from tests.unit.group_bench import EXITED, Bench, jumping, prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +69,34 @@ async def test_news_of_a_generation_that_is_gone_kills_nobody(bench: Bench) -> N
         await bench.pass_time(5)
         assert bench.warden.kills == kills
         assert bench.state() is State.RUNNING
+
+
+@jumping
+async def test_what_is_being_killed_is_watched_no_more(bench: Bench) -> None:
+    """What load and watch would say of the kill is not its cause."""
+    async with bench.alive():
+        first = bench.warden.last
+        assert bench.kind.watching == [first]
+        bench.warden.obeys = set()
+        bench.group.post(Event.UNHEALTHY, first, WHY)
+        await bench.pass_time(0)
+        assert bench.state() is State.REBUILDING
+        assert bench.kind.watching == []
+        bench.warden.die(first)
+
+
+@jumping
+async def test_who_died_by_itself_meanwhile_was_not_killed_for_it(bench: Bench) -> None:
+    async with bench.alive():
+        first = bench.warden.last
+        await bench.happen(bench.warden.exit, first, EXITED, 3)
+        bench.group.post(Event.UNHEALTHY, first, WHY)
+        await bench.pass_time(0)
+        assert bench.warden.kills == []
+        await bench.happen(bench.warden.sweep, first)
+        await bench.pass_time(5)
+        assert bench.group.cause is not None
+        assert bench.group.cause.word.value == "exit status"
 
 
 @jumping

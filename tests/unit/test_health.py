@@ -141,6 +141,11 @@ def test_without_the_canarys_silence_nothing_is_wedged() -> None:
     assert server.look_for(4000, canary=Answer.UNKNOWN).verdict is Verdict.STALLED
 
 
+def test_cpu_time_that_cannot_be_read_is_not_idleness() -> None:
+    server = Watched(in_flight=1, computing=None)
+    assert server.look_for(500, canary=Answer.SILENT).verdict is Verdict.BUSY
+
+
 @pytest.mark.parametrize(
     "life",
     [{"canary": Answer.ANSWERED}, {"progress": 7}, {"closer": "n_decoded=2"}],

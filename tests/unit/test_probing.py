@@ -73,6 +73,10 @@ async def silence() -> Any:
     await trio.sleep_forever()
 
 
+async def the_same() -> str:
+    return "n_decoded=3"
+
+
 async def no_descriptor() -> Any:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -228,7 +232,7 @@ async def test_a_process_that_cannot_be_read_is_not_dead() -> None:
 async def test_a_wedge_is_asked_for_by_one_canary_at_a_time_and_closer_looks_are_rare(sleeper: int) -> None:
     watch = Watch(sleeper)
     watch.kind.canaries = silence
-    watch.kind.closer = silence
+    watch.kind.closer = the_same
     async with watch.running():
         watch.prober.note_activity(ROLE, 2, 5)
         began = trio.current_time()
