@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
     from pathlib import Path
 
     from chaos.bench_cells import Cell
@@ -31,10 +32,14 @@ class BenchCommand:
         from pathlib import Path
 
         from chaos.bench_cells import CELLS
+        from chaos.bench_peers import CELLS as PEER_CELLS
 
+        parser.add_argument(
+            "what", nargs="?", choices=["peers"], help="`peers`: beside other supervisors, on the same dummy children"
+        )
         parser.add_argument("--only", metavar="CELL,...", help="measure these cells alone (default: all that can be)")
         parser.add_argument(
-            "--pairs", type=_count, metavar="N", help="pairs of each cell (default: 30; engine cells 5)"
+            "--pairs", type=_count, metavar="N", help="pairs of each cell (default: 30; engine cells 5; peers 6 rounds)"
         )
         parser.add_argument(
             "--config", type=Path, metavar="FILE", help="run the first group of this configuration, in our own slot"
@@ -44,7 +49,8 @@ class BenchCommand:
         cells = "\n".join(f"  {name:{width}}  {cell.help}" for name, cell in CELLS.items())
         parser.epilog = (
             f"cells:\n{cells}\n\n"
-            "example:\n  queenright bench --only version,status\n\n"
+            f"cells of peers: {', '.join(PEER_CELLS)}\n\n"
+            "example:\n  queenright bench --only version,status\n  queenright bench peers --only recovery\n\n"
             "Exit status 0 when all was measured, whether the goals were met or missed. All cells take about a minute.\n"
             "Cells that need an engine are left out where there is no llama-server or model, unless asked for by name."
         )
@@ -54,6 +60,8 @@ class BenchCommand:
         from chaos import bench_report as report
 
         named = None if args.only is None else [name.strip() for name in args.only.split(",") if name.strip()]
+        if args.what == "peers":
+            return _peers(named, args)
         cells = _chosen(named)
         where = report.machine()
         if not args.json:
@@ -93,15 +101,53 @@ def _count(text: str) -> int:
 def _chosen(named: list[str] | None) -> list[Cell]:
     """The cells that were named, in the order of the table; all where none was. Raises UsageError."""
     from chaos.bench_cells import CELLS
+
+    return [CELLS[name] for name in _names(named, CELLS)]
+
+
+def _names(named: list[str] | None, known: Iterable[str]) -> list[str]:
+    """Those of the known names that were named, in their order; all where none was. Raises UsageError."""
     from supervisor.errors import UsageError
 
     if named is None:
-        return list(CELLS.values())
-    unknown = [name for name in named if name not in CELLS]
+        return list(known)
+    unknown = [name for name in named if name not in known]
     if unknown or not named:
         what = f"there is no cell {', '.join(map(repr, unknown))}" if unknown else "--only names no cell"
-        raise UsageError(what, f"cells: {', '.join(CELLS)}")
-    return [cell for name, cell in CELLS.items() if name in named]
+        raise UsageError(what, f"cells: {', '.join(known)}")
+    return [name for name in known if name in named]
+
+
+def _peers(named: list[str] | None, args: argparse.Namespace) -> int:
+    """`bench peers`. Raises UsageError, or NotMeasuredError where our own side cannot be measured."""
+    import tempfile
+    from pathlib import Path
+
+    from chaos import bench_peers, peers_report
+    from chaos import bench_report as report
+    from chaos.interrupting import interruptible
+    from supervisor.errors import UsageError
+
+    if args.config is not None:
+        raise UsageError("--config is not for peers", "they all keep the bench's own children")
+    names = _names(named, bench_peers.CELLS)
+    where = report.machine()
+    if not args.json:
+        print(where.line + (f"\n  {where.warning}" if where.warning else ""), flush=True)
+    with (
+        interruptible(),
+        tempfile.TemporaryDirectory(prefix="queenright-bench-") as folder,
+        report.Teller() as teller,
+    ):
+        samples, skipped, children = bench_peers.measure(Path(folder), args.pairs or bench_peers.ROUNDS, names, teller)
+    lines = bench_peers.lines(samples)
+    if args.json:
+        import json
+
+        print(json.dumps(peers_report.as_data(where, lines, samples, skipped, children), indent=2))
+    else:
+        peers_report.tell(lines, skipped, children)
+    return 0
 
 
 def _measure(
