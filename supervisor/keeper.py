@@ -277,9 +277,12 @@ class Keeper:
         return facts.st_dev, facts.st_ino
 
     async def _cap_logs(self) -> None:
-        while True:
+        def cap_all() -> None:
             for path in [*self.slot.logs.glob("*.log"), self.slot.events]:
-                await trio.to_thread.run_sync(logfiles.cap, path)
+                logfiles.cap(path)
+
+        while True:
+            await trio.to_thread.run_sync(cap_all)
             await trio.sleep(budgets.LOG_CHECK)
 
     async def _tear_down(self) -> None:
