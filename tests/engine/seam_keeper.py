@@ -62,11 +62,12 @@ class Link:
         self._stream = stream
         self.receive_some = stream.receive_some
 
-    async def send_all(self, line: bytes) -> None:
-        name = command_name(json.loads(line))
-        reach(f"before {name}")
-        await self._stream.send_all(line)
-        reach(f"after {name}")
+    async def send_all(self, lines: bytes) -> None:
+        for line in lines.splitlines(keepends=True):  # those that were posted together come together
+            name = command_name(json.loads(line))
+            reach(f"before {name}")
+            await self._stream.send_all(line)
+            reach(f"after {name}")
 
 
 def prepare() -> None:
