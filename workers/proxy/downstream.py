@@ -106,8 +106,8 @@ class Downstream:
                 parts.append(bytes(event.data))
         except h11.RemoteProtocolError as error:
             raise Refusal(error.error_status_hint, f"malformed request: {error}") from error
-        except (ClientGone, trio.BrokenResourceError):
-            return None
+        except (ClientGone, trio.BrokenResourceError, trio.ClosedResourceError):
+            return None  # closed: an unload came right after the last byte of the answer before, and aborted it
         self._head_only = head.method == b"HEAD"
         self.status = self.sent = 0
         return Request(
