@@ -1,4 +1,4 @@
-"""Between httpx and the request policy: what an exception or an answer amounts to, and the 503 that we write."""
+"""Between HTTP and the request policy: what an exception or an answer amounts to, and the 503 that we write."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import h11
+import httpcore
 import httpx
 
 from supervisor import budgets
 from supervisor.request_policy import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from supervisor.contract import State
 
@@ -53,34 +54,42 @@ def unavailable(
     return httpx.Response(503, headers=headers, stream=httpx.ByteStream(json.dumps({"error": error}).encode()))
 
 
-def outcome_of(error: httpx.TransportError) -> Outcome:
-    """What an attempt that ended without complete headers amounts to."""
-    causes: list[BaseException] = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
-        causes.append(cause)
+def outcome_of(error: Exception) -> Outcome:
+    """What an attempt that ended without complete headers amounts to; `error` is of streams.LOST."""
+    causes = _causes(error)
     match error:
-        case httpx.ConnectError() if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+        case httpcore.ConnectError() if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
             return Outcome.REFUSED
-        case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.PoolTimeout():
+        case httpcore.ConnectError() | httpcore.ConnectTimeout() | httpcore.PoolTimeout():
             return Outcome.UNREACHED
-        case httpx.TimeoutException():
+        case httpcore.TimeoutException():
             return Outcome.SILENT
-        case httpx.RemoteProtocolError() if any(isinstance(cause, h11.RemoteProtocolError) for cause in causes):
+        case httpcore.RemoteProtocolError() if any(isinstance(cause, h11.RemoteProtocolError) for cause in causes):
             return Outcome.GARBAGE
-        case httpx.RemoteProtocolError():
+        case httpcore.RemoteProtocolError():
             return Outcome.CLOSED
         case _:
             return Outcome.RESET
 
 
-def is_cut(response: httpx.Response, body: bytes) -> bool:
-    """Whether a body that HTTP calls whole is not: JSON that came in chunks, without a length to check it against."""
-    if "content-length" in response.headers or not response.headers.get("content-type", "").startswith(
-        "application/json"
-    ):
+def _causes(error: BaseException) -> list[BaseException]:
+    """The error and what led to it. Trio's connect has a group, of one error for each address that was tried."""
+    causes = [error]
+    for cause in causes:
+        further = [cause.__cause__ or cause.__context__]
+        if isinstance(cause, BaseExceptionGroup):
+            further += cause.exceptions
+        causes += [one for one in further if one is not None and one not in causes]
+    return causes
+
+
+def is_cut(headers: Mapping[bytes, bytes], status: int, body: bytes) -> bool:
+    """Whether a body that HTTP calls whole is not: JSON that came in chunks, without a length to check it against.
+    The names of `headers` are in lower case."""
+    if b"content-length" in headers or not headers.get(b"content-type", b"").startswith(b"application/json"):
         return False
     try:
         json.loads(body)
     except ValueError:
-        return bool(body) or response.is_success
+        return bool(body) or 200 <= status < 300
     return False

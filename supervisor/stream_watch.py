@@ -23,28 +23,27 @@ class Ending(IntEnum):
     """The last event of its protocol, such as `[DONE]`."""
 
 
-# What marks an end is a literal, looked for first since that is many times as fast, and a pattern that must match there
-# with the byte before it. For a key that byte matters: inside a JSON string every quote has a backslash before it, so a
-# model that writes about `"finish_reason":"stop"` is not taken for one that finished. Every match is of bounded length
-# (`_TAIL`), or a marker that two pieces share would be missed.
-_Marks = tuple[tuple[bytes, re.Pattern[bytes]], ...]
-_TERMINATED: Final[_Marks] = (
-    (b"data:", re.compile(rb"[\r\n]data: ?\[DONE\]")),
-    (
-        b'"type"',
-        re.compile(rb'[{,\s]"type"\s{0,4}:\s{0,4}"(?:message_stop|response\.(?:completed|incomplete|failed))"'),
-    ),
+# Each pattern begins with a literal, which the search finds many times as fast as a set of bytes, and then looks back:
+# for a key the byte before it matters. Inside a JSON string every quote has a backslash before it, so a model that
+# writes about `"finish_reason":"stop"` is not taken for one that finished. Every match is of bounded length (`_TAIL`),
+# or a marker that two pieces share would be missed.
+_TERMINATED: Final = (
+    re.compile(rb"data:(?<=[\r\n]data:) ?\[DONE\]"),
+    re.compile(rb'"type"(?<=[{,\s]"type")\s{0,4}:\s{0,4}"(?:message_stop|response\.(?:completed|incomplete|failed))"'),
 )
-_FINISHED: Final[_Marks] = (
-    (b'"finish_reason"', re.compile(rb'[{,\s]"finish_reason"\s{0,4}:\s{0,4}"')),
-    (b'"stop"', re.compile(rb'[{,\s]"stop"\s{0,4}:\s{0,4}true')),
+_FINISHED: Final = (
+    re.compile(rb'"finish_reason"(?<=[{,\s]"finish_reason")\s{0,4}:\s{0,4}"'),
+    re.compile(rb'"stop"(?<=[{,\s]"stop")\s{0,4}:\s{0,4}true'),
 )
-_FAILED: Final[_Marks] = (
-    (b"data:", re.compile(rb'[\r\n]data: ?\{\s{0,4}"error"')),
-    (b"error:", re.compile(rb"[\r\n]error:")),
+_FAILED: Final = (
+    re.compile(rb'data:(?<=[\r\n]data:) ?\{\s{0,4}"error"'),
+    re.compile(rb"error:(?<=[\r\n]error:)"),
 )
 _STARTED: Final = re.compile(rb"[\r\n][^:\r\n]")
 _TAIL: Final = 64
+_BATCH: Final = 16 * 1024
+"""Bytes that are put by before they are looked at: a look for each of the small pieces of a stream costs a third of
+what the whole client takes for a piece (measured); in batches it costs nothing to speak of."""
 
 _CHOICES: Final = re.compile(rb'"n(?:_cmpl)?"\s*:\s*(?:[2-9]|1[0-9])|"prompt"\s*:\s*\[')
 
@@ -57,38 +56,48 @@ class StreamWatch:
     `started`: more than comments (llama-server's pings) has come. Pieces may be cut anywhere; nothing is parsed.
     """
 
-    __slots__ = ("_strict", "_tail", "ending", "started")
+    __slots__ = ("_ending", "_size", "_strict", "_tail", "_unseen", "started")
 
     def __init__(self, *, strict: bool = False) -> None:
         """`strict`: a `finish_reason` proves nothing, see `wants_terminator`."""
         self._strict = strict
-        self.ending = Ending.OPEN
+        self._ending = Ending.OPEN
         self.started = False
         self._tail = b"\n"  # the first line starts as any other
+        self._unseen: list[bytes] = []
+        self._size = 0
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes of the stream."""
-        if self.ending is Ending.TERMINATED:
-            return
-        window = self._tail + piece
-        self.started = self.started or _STARTED.search(window) is not None
-        if _shows(window, _TERMINATED):
-            self.ending = Ending.TERMINATED
-        elif self.ending < Ending.FINISHED and not self._strict and _shows(window, _FINISHED):
-            self.ending = Ending.FINISHED
-        elif self.ending < Ending.FAILED and _shows(window, _FAILED):
-            self.ending = Ending.FAILED
+        self._unseen.append(piece)
+        self._size += len(piece)
+        if not self.started or self._size > _BATCH:
+            self._look()
+
+    @property
+    def ending(self) -> Ending:
+        """The surest sign so far."""
+        self._look()
+        return self._ending
+
+    def _look(self) -> None:
+        window = b"".join((self._tail, *self._unseen))
+        self._unseen.clear()
+        self._size = 0
         self._tail = window[-_TAIL:]
+        self.started = self.started or _STARTED.search(window) is not None
+        if self._ending is Ending.TERMINATED:
+            return
+        if _shows(window, _TERMINATED):
+            self._ending = Ending.TERMINATED
+        elif self._ending < Ending.FINISHED and not self._strict and _shows(window, _FINISHED):
+            self._ending = Ending.FINISHED
+        elif self._ending < Ending.FAILED and _shows(window, _FAILED):
+            self._ending = Ending.FAILED
 
 
-def _shows(window: bytes, marks: _Marks) -> bool:
-    for literal, pattern in marks:
-        at = window.find(literal, 1)
-        while at > 0:
-            if pattern.match(window, at - 1):
-                return True
-            at = window.find(literal, at + 1)
-    return False
+def _shows(window: bytes, marks: tuple[re.Pattern[bytes], ...]) -> bool:
+    return any(mark.search(window) for mark in marks)
 
 
 def wants_terminator(path: str, body: bytes) -> bool:

@@ -1,26 +1,33 @@
 """The bodies of answers that are passed on while they come: cut ones raise, abandoned ones free their connection.
 
 An httpx response that is dropped without `close()` keeps its connection for good, and so a slot of the server. Closing
-it from the garbage collector would take the pool's lock at a moment when this very thread may hold it. So the collector
-only closes the socket, which needs no lock and tells the server; the rest waits for the next request.
+it from the garbage collector would take the pool's lock at a moment when this very thread may hold it, and cannot be
+done at all where closing is awaited. So the collector only shuts the connection down, which needs no lock and tells
+the server; the rest waits for the next request.
 """
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
+import httpcore
 import httpx
 
 from supervisor.errors import InterruptedAnswerError
 from supervisor.request_policy import WORDS, Action, Attempt, Outcome, Route, decide
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from supervisor.stream_watch import StreamWatch
 
 NEXT_STEP: Final = "Ask again: what came so far is not a whole answer, and it was not sent a second time by itself."
+
+LOST: Final = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.RemoteProtocolError)
+"""What httpcore raises when a connection is lost, in whatever way, or the other side breaks HTTP."""
 
 
 class AnswerInterrupted(InterruptedAnswerError, httpx.ReadError):
@@ -39,31 +46,69 @@ class AnswerInterrupted(InterruptedAnswerError, httpx.ReadError):
 
 
 class Upstream:
-    """The connection behind one streaming answer: its pieces, and ways to let go of it.
+    """The connection behind one answer: its pieces, and ways to let go of it. `BlockingUpstream` and `TrioUpstream`
+    are the two that there are.
 
     While it is open a strong reference to it lies in `Upstreams`, so the collector never finalizes the generators of
-    httpx inside, which would take locks.
+    httpcore inside, which would take locks.
     """
 
-    def __init__(self, response: httpx.Response, owner: Upstreams) -> None:
-        stream = response.stream
-        if not isinstance(stream, httpx.SyncByteStream):  # pragma: no cover - the inner transport is a synchronous one
-            raise TypeError("a synchronous transport gave an asynchronous stream")
-        self.pieces: Iterator[bytes] = iter(stream)
-        self._stream = stream
-        self._socket: Any = response.extensions["network_stream"].get_extra_info("socket")
+    def __init__(self, response: httpcore.Response, owner: Upstreams) -> None:
+        self._network: Any = response.extensions["network_stream"]
         self._owner = owner
         owner.opened.add(self)
 
-    def close(self) -> None:
+    async def piece(self) -> bytes | None:
+        """The next piece; None at the end. Raises what is in LOST."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
         """Give the connection back to the pool (closed, unless its answer was read to the end)."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """From a finalizer: hang up without a lock, and leave the tidying to `Upstreams`."""
+        with suppress(OSError):
+            self._network.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        self._owner.abandoned.put(self)
+
+
+class BlockingUpstream(Upstream):
+    """Of a blocking connection: its coroutines never suspend."""
+
+    def __init__(self, response: httpcore.Response, owner: Upstreams) -> None:
+        super().__init__(response, owner)
+        stream: Any = response.stream  # httpcore's type does not say of which kind it is
+        self._stream = stream
+        self.pieces: Iterator[bytes] = iter(stream)
+
+    async def piece(self) -> bytes | None:
+        return next(self.pieces, None)
+
+    def close(self) -> None:
+        """As `aclose`."""
         self._owner.opened.discard(self)
         self._stream.close()
 
-    def abandon(self) -> None:
-        """From a finalizer: hang up without a lock, and leave the tidying to `Upstreams.tidy`."""
-        self._socket.close()
-        self._owner.abandoned.put(self)
+    async def aclose(self) -> None:
+        self.close()
+
+
+class TrioUpstream(Upstream):
+    """Of a connection that trio waits for."""
+
+    def __init__(self, response: httpcore.Response, owner: Upstreams) -> None:
+        super().__init__(response, owner)
+        stream: Any = response.stream
+        self._stream = stream
+        self.pieces: AsyncIterator[bytes] = aiter(stream)
+
+    async def piece(self) -> bytes | None:
+        return await anext(self.pieces, None)
+
+    async def aclose(self) -> None:
+        self._owner.opened.discard(self)
+        await self._stream.aclose()  # httpcore shields it: a cancelled caller closes its connection all the same
 
 
 class Upstreams:
@@ -73,52 +118,73 @@ class Upstreams:
         self.opened: set[Upstream] = set()
         self.abandoned: SimpleQueue[Upstream] = SimpleQueue()  # its `put` may be called from a finalizer (stdlib docs)
 
-    def tidy(self) -> None:
+    async def tidy(self) -> None:
         """Return what the collector found to the pool."""
-        while True:
+        while not self.abandoned.empty():
             try:
                 upstream = self.abandoned.get_nowait()
             except Empty:
                 return
-            upstream.close()
+            await upstream.aclose()
 
 
-class PassedOn(httpx.SyncByteStream):
+class _Passing:
     """A body on its way to the caller: `head` was read already, the rest comes as it comes.
 
     With a `watch` the end must have been seen in it (a stream of a replayable route); without, any end that HTTP calls
     one is the end. Iterating raises AnswerInterrupted when the answer is not whole; `about` names it there.
     """
 
-    def __init__(self, upstream: Upstream, head: list[bytes], watch: StreamWatch | None, about: str) -> None:
-        self._upstream: Upstream | None = upstream
+    _upstream: Upstream | None
+
+    def __init__(self, head: list[bytes], watch: StreamWatch | None, about: str) -> None:
         self._head = head
         self._watch = watch
         self._about = about
 
+    def _judge(self, cause: Exception | None) -> None:
+        """What the end of the stream means for the caller; `cause` is of LOST, if it was one of those."""
+        watch = self._watch
+        if cause is None:
+            outcome = Outcome.STREAM_ENDED if watch is not None else Outcome.ANSWER
+        else:
+            outcome = Outcome.SILENT if isinstance(cause, httpcore.TimeoutException) else Outcome.STREAM_CUT
+        attempt = Attempt(outcome, first_byte=True) if watch is None else watched(outcome, watch, first_byte=True)
+        route = Route.ONCE if watch is None else Route.REPLAYABLE
+        if decide(route, attempt, counted=1, left_s=0.0).action is not Action.DELIVER:
+            raise AnswerInterrupted(f"{self._about}: {WORDS[outcome]} after part of it had been delivered") from cause
+
+    def __del__(self) -> None:
+        upstream = self.__dict__.get("_upstream")  # a constructor that raised leaves nothing
+        if upstream is not None:
+            upstream.abandon()
+
+
+class PassedOn(_Passing, httpx.SyncByteStream):
+    """A body that is iterated by a thread."""
+
+    def __init__(self, upstream: BlockingUpstream, head: list[bytes], watch: StreamWatch | None, about: str) -> None:
+        super().__init__(head, watch, about)
+        self._upstream: BlockingUpstream | None = upstream
+
     def __iter__(self) -> Iterator[bytes]:
-        upstream, watch = self._upstream, self._watch
+        upstream = self._upstream
         if upstream is None:
             return
         # No `finally`: a generator that the collector ends must take no lock. `close` and `__del__` see to that case.
+        feed = None if self._watch is None else self._watch.feed
         cause: Exception | None = None
         while self._head:
             yield self._head.pop(0)
         try:
             for piece in upstream.pieces:
-                if watch is not None:
-                    watch.feed(piece)
+                if feed is not None:
+                    feed(piece)
                 yield piece
-            outcome = Outcome.STREAM_ENDED if watch is not None else Outcome.ANSWER
-        except httpx.TimeoutException as error:
-            outcome, cause = Outcome.SILENT, error
-        except httpx.TransportError as error:
-            outcome, cause = Outcome.STREAM_CUT, error
+        except LOST as error:
+            cause = error
         self.close()
-        attempt = Attempt(outcome, first_byte=True) if watch is None else watched(outcome, watch, first_byte=True)
-        route = Route.ONCE if watch is None else Route.REPLAYABLE
-        if decide(route, attempt, counted=1, left_s=0.0).action is not Action.DELIVER:
-            raise AnswerInterrupted(f"{self._about}: {WORDS[outcome]} after part of it had been delivered") from cause
+        self._judge(cause)
 
     def close(self) -> None:
         """Let go of the connection. Before the end this makes the server stop."""
@@ -126,10 +192,37 @@ class PassedOn(httpx.SyncByteStream):
         if upstream is not None:
             upstream.close()
 
-    def __del__(self) -> None:
-        upstream = self.__dict__.get("_upstream")  # a constructor that raised leaves nothing
+
+class AsyncPassedOn(_Passing, httpx.AsyncByteStream):
+    """A body that is iterated by a trio task."""
+
+    def __init__(self, upstream: TrioUpstream, head: list[bytes], watch: StreamWatch | None, about: str) -> None:
+        super().__init__(head, watch, about)
+        self._upstream: TrioUpstream | None = upstream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        upstream = self._upstream
+        if upstream is None:
+            return
+        feed = None if self._watch is None else self._watch.feed
+        cause: Exception | None = None
+        while self._head:
+            yield self._head.pop(0)
+        try:
+            async for piece in upstream.pieces:
+                if feed is not None:
+                    feed(piece)
+                yield piece
+        except LOST as error:
+            cause = error
+        await self.aclose()
+        self._judge(cause)
+
+    async def aclose(self) -> None:
+        """Let go of the connection. Before the end this makes the server stop."""
+        upstream, self._upstream = self._upstream, None
         if upstream is not None:
-            upstream.abandon()
+            await upstream.aclose()
 
 
 def watched(outcome: Outcome, watch: StreamWatch, *, first_byte: bool) -> Attempt:

@@ -1,44 +1,49 @@
-"""An httpx transport that holds a request while its group is away, finds the group again, and sends it again.
+"""httpx transports that hold a request while its group is away, find the group again, and send it again.
 
-It carries out `supervisor.request_policy`. `httpx.Client(transport=HoldingTransport(directory))` works with any library
-that takes an httpx client: URLs handed out earlier stay good when the group moved to another port, and the key of the
-group replaces whatever key the library believes in.
+They carry out `supervisor.request_policy`; the loop is in `supervisor.request_loop`. `httpx.Client(transport=
+HoldingTransport(directory))`, or `httpx.AsyncClient(transport=AsyncHoldingTransport(directory))` on trio, works with any
+library that takes an httpx client: URLs handed out earlier stay good when the group moved to another port, and the key
+of the group replaces whatever key the library believes in.
 """
 
 from __future__ import annotations
 
-import ssl
 import threading
-import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import httpcore
 import httpx
-from attrs import define, field
 
 from supervisor import budgets
-from supervisor.answers import is_cut, outcome_of, unavailable
-from supervisor.contract import Endpoint, State
-from supervisor.errors import FailedForGoodError, QueenrightError, UsageError
-from supervisor.request_policy import Action, Attempt, Decision, Outcome, Route, Sender, decide, route_of, sender_of
-from supervisor.stream_watch import StreamWatch, wants_terminator
-from supervisor.streams import AnswerInterrupted, PassedOn, Upstream, Upstreams, watched
+from supervisor.request_loop import DEADLINE_EXTENSION, Holding, Known
+from supervisor.one_write import OneWriteBackend, TrioOneWriteBackend
+from supervisor.stepping import step
+from supervisor.streams import AnswerInterrupted, AsyncPassedOn, BlockingUpstream, PassedOn, TrioUpstream, Upstreams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["DEADLINE_EXTENSION", "AnswerInterrupted", "Directory", "HoldingTransport"]
+    from supervisor.contract import Endpoint
+    from supervisor.stream_watch import StreamWatch
 
-DEADLINE_EXTENSION: Final = "queenright_deadline"
-"""`extensions={"queenright_deadline": seconds}` of a request: how long it may take to the first byte of its answer."""
+__all__ = [
+    "DEADLINE_EXTENSION",
+    "AnswerInterrupted",
+    "AsyncDirectory",
+    "AsyncHoldingTransport",
+    "Directory",
+    "HoldingTransport",
+]
 
-Origin = tuple[str, int | None]
+KEPT_ALIVE: Final = 32
+"""Idle connections that are kept. There is no limit on those in use: nothing must wait for another's answer."""
+
+KEPT_FOR: Final = 5.0
+"""Seconds that an idle one is kept, as httpx does. # budget: a new connection on loopback takes 0.1 ms"""
 
 
-class Directory(Protocol):
-    """Where the groups of an engine are. Called from any thread; `current` and `state` must not block."""
-
-    def current(self, group: str) -> Endpoint | None:
-        """The endpoint as last heard, right or not; None if none was ever heard of."""
+class Directory(Known, Protocol):
+    """Where the groups of an engine are."""
 
     def wait(self, group: str, *, unlike: str | None, deadline: float) -> Endpoint:
         """Ask afresh, and block until the group can be used.
@@ -48,37 +53,12 @@ class Directory(Protocol):
         not come (FailedForGoodError), or not in time (any other).
         """
 
-    def state(self, group: str) -> State | None:
-        """What the group is doing, as last heard."""
 
+class AsyncDirectory(Known, Protocol):
+    """The same for trio."""
 
-@define
-class _Call:
-    """One request of the caller, over all its attempts."""
-
-    request: httpx.Request
-    body: bytes
-    group: str
-    route: Route
-    started: float
-    deadline: float
-    counted: int = 0
-    holds: int = 0
-    tried: dict[str, int] = field(factory=dict)
-
-    @property
-    def left(self) -> float:
-        return self.deadline - time.monotonic()
-
-    def note(self, endpoint: Endpoint, decision: Decision) -> None:
-        """Keep in mind what was tried: one line for many holds alike."""
-        line = f"{endpoint.url} generation {endpoint.generation}: {decision.reason}"
-        self.tried[line] = self.tried.get(line, 0) + 1
-        self.counted += decision.counts
-
-    @property
-    def about(self) -> str:
-        return f"{self.request.method} {self.request.url.path} to group {self.group}"
+    async def wait_async(self, group: str, *, unlike: str | None, deadline: float) -> Endpoint:
+        """As `Directory.wait`, but it lets other tasks run, and can be cancelled."""
 
 
 class HoldingTransport(httpx.BaseTransport):
@@ -94,207 +74,119 @@ class HoldingTransport(httpx.BaseTransport):
     def __init__(
         self, directory: Directory, endpoints: Iterable[Endpoint] = (), *, deadline_s: float = budgets.REQUEST_DEADLINE
     ) -> None:
-        self._directory = directory
-        self._deadline_s = deadline_s
-        self._groups: dict[Origin, str] = {}
-        self._bases: dict[str, httpx.URL] = {}
-        self._closed = threading.Event()
-        self._upstreams = Upstreams()
-        # No proxy from the environment, no netrc. The context trusts nobody: groups speak plain HTTP on loopback, and
-        # loading the machine's certificates takes 20 ms. Without a limit on connections nothing waits for another.
-        self._inner = httpx.HTTPTransport(
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            trust_env=False,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
-        )
-        for endpoint in endpoints:
-            self.learn(endpoint)
-
-    def learn(self, endpoint: Endpoint) -> None:
-        """Remember that the endpoint's URL means its group, now and after the group has moved."""
-        base = self._bases.setdefault(endpoint.url, httpx.URL(endpoint.url))
-        self._groups[_origin(base)] = endpoint.group
+        self._carrier = _Threads(directory)
+        self._holding = Holding(directory, self._carrier, endpoints, deadline_s)
+        self.learn = self._holding.learn
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send, and hold and send again as `request_policy` says, until there is an answer for the caller.
 
         Raises AnswerInterrupted and UsageError as the class says; whatever keeps the group away is a 503, no exception.
         """
-        self._upstreams.tidy()
-        call = self._call(request)
-        endpoint = self._directory.current(call.group)
         try:
-            if endpoint is None:
-                endpoint = self._find(call, None)
-            while True:
-                if endpoint.url not in self._bases:
-                    self.learn(endpoint)
-                attempt, response = self._attempt(call, endpoint)
-                decision = decide(call.route, attempt, counted=call.counted, left_s=call.left)
-                if decision.action is Action.DELIVER and response is not None:
-                    return response
-                call.note(endpoint, decision)
-                if decision.action is Action.INTERRUPTED:
-                    raise AnswerInterrupted(f"{call.about}: {decision.reason}")
-                if decision.action is Action.WAIT_AS_TOLD:
-                    self._pause(call, decision.wait_s)
-                    endpoint = self._directory.current(call.group) or endpoint
-                elif decision.action is Action.HOLD_AND_SEND_AGAIN:
-                    endpoint = self._find(call, endpoint.generation if decision.gone else None)
-                else:
-                    return self._unavailable(call, decision.reason, told_s=decision.wait_s)
-        except AnswerInterrupted:
-            raise
-        except FailedForGoodError as error:
-            return self._unavailable(call, error.what, error.next_step, state=State.FAILED)
-        except QueenrightError as error:
-            return self._unavailable(call, error.what, error.next_step)
+            return step(self._holding.answer(self._holding.call(request, request.read())))
+        finally:
+            if self._holding.closed:  # meanwhile; a connection that was being made then is in nobody's list to close
+                self._carrier.pool.close()
 
     def close(self) -> None:
         """Close all connections; requests that are held end with a 503."""
-        self._closed.set()
-        self._upstreams.tidy()
-        self._inner.close()
+        self._holding.closed = True
+        self._carrier.closed.set()
+        step(self._holding.upstreams.tidy())
+        self._carrier.pool.close()
 
-    def _call(self, request: httpx.Request) -> _Call:
-        group = self._groups.get(_origin(request.url))
-        if group is None:
-            host = f"{request.url.scheme}://{request.url.netloc.decode()}"
-            raise UsageError(f"no group of this engine was ever at {host}", "Use the URL that base_url(role) gives.")
-        limit = request.extensions.get(DEADLINE_EXTENSION)
-        if limit is None:
-            # A read timeout is how httpx spells how long a caller is ready to see nothing, held or not.
-            read = request.extensions.get("timeout", {}).get("read")
-            limit = self._deadline_s if read is None else min(read, self._deadline_s)
-        now = time.monotonic()
-        route = route_of(request.method, request.url.path)
-        return _Call(request, request.read(), group, route, started=now, deadline=now + limit)
 
-    def _find(self, call: _Call, unlike: str | None) -> Endpoint:
-        """Hold, then ask the directory. The first hold for a generation that is gone needs no pause: `wait` blocks."""
-        if call.holds or (unlike is None and call.tried):
-            self._pause(call, budgets.HOLD_DELAYS[min(call.holds, len(budgets.HOLD_DELAYS) - 1)])
-        call.holds += 1
-        if call.left <= 0:
-            raise QueenrightError("the deadline passed while the request was held")
-        return self._directory.wait(call.group, unlike=unlike, deadline=call.deadline)
+class AsyncHoldingTransport(httpx.AsyncBaseTransport):
+    """As HoldingTransport, for trio. A cancelled request closes its connection at once, so that the server stops."""
 
-    def _unavailable(
-        self, call: _Call, reason: str, next_step: str = "", *, state: State | None = None, told_s: float = 0.0
-    ) -> httpx.Response:
-        return unavailable(
-            group=call.group,
-            state=state or self._directory.state(call.group),
-            reason=reason,
-            next_step=next_step,
-            tried=[line if times == 1 else f"{line} ({times} times)" for line, times in call.tried.items()],
-            seconds=time.monotonic() - call.started,
-            told_s=told_s,
-        )
+    def __init__(
+        self,
+        directory: AsyncDirectory,
+        endpoints: Iterable[Endpoint] = (),
+        *,
+        deadline_s: float = budgets.REQUEST_DEADLINE,
+    ) -> None:
+        self._carrier = _Trio(directory)
+        self._holding = Holding(directory, self._carrier, endpoints, deadline_s)
+        self.learn = self._holding.learn
 
-    def _pause(self, call: _Call, seconds: float) -> None:
-        if self._closed.wait(max(0.0, min(seconds, call.left))):
-            raise QueenrightError("this client was closed while the request was held")
-
-    # --- one attempt ------------------------------------------------------------------------------------------------
-
-    def _attempt(self, call: _Call, endpoint: Endpoint) -> tuple[Attempt, httpx.Response | None]:
-        """Send once. A response comes only with what can be delivered: whole, or with its first event at hand."""
-        timeouts = call.request.extensions.get("timeout", {})
-        left = max(call.left, 0.001)
-        limits = {"connect": min(budgets.CONNECT_LIMIT, left), "read": left, "write": left, "pool": left}
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """As HoldingTransport.handle_request."""
+        body = await request.aread()
         try:
-            response = self._inner.handle_request(_rewritten(call, self._bases[endpoint.url], endpoint.key, limits))
-        except httpx.LocalProtocolError:
-            raise  # the caller's own request is not HTTP: nothing was sent, and no other engine would like it better
-        except httpx.TransportError as error:
-            return Attempt(outcome_of(error)), None
-        if call.route is Route.ONCE:
-            limits["read"] = timeouts.get("read")  # read again when the body starts: an event stream may be silent
-            upstream = Upstream(response, self._upstreams)
-            return Attempt(Outcome.ANSWER, response.status_code), _passed_on(response, upstream, [], None, call)
-        streams = response.headers.get("content-type", "").startswith("text/event-stream")
-        if streams and response.is_success:
-            return self._open(call, response)
-        return self._read(call, response)
-
-    def _open(self, call: _Call, response: httpx.Response) -> tuple[Attempt, httpx.Response | None]:
-        """Read a stream up to its first event: comments before it are no part of the answer, so until then the request
-        can still be sent again."""
-        watch = StreamWatch(strict=wants_terminator(call.request.url.path, call.body))
-        upstream = Upstream(response, self._upstreams)
-        head: list[bytes] = []
-        try:
-            for piece in upstream.pieces:
-                head.append(piece)
-                watch.feed(piece)
-                if watch.started:
-                    delivered = _passed_on(response, upstream, head, watch, call)
-                    return Attempt(Outcome.ANSWER, response.status_code), delivered
-                if call.left <= 0:
-                    upstream.close()
-                    return Attempt(Outcome.SILENT), None
-        except httpx.TransportError as error:
-            upstream.close()
-            return Attempt(Outcome.SILENT if isinstance(error, httpx.TimeoutException) else Outcome.STREAM_CUT), None
-        upstream.close()
-        return watched(Outcome.STREAM_ENDED, watch, first_byte=False), None
-
-    def _read(self, call: _Call, response: httpx.Response) -> tuple[Attempt, httpx.Response | None]:
-        """Read an answer whole before the caller sees any of it."""
-        pieces: list[bytes] = []
-        try:
-            for piece in response.iter_raw():
-                pieces.append(piece)
-                if call.left <= 0:
-                    return Attempt(Outcome.SILENT), None
-        except httpx.TransportError as error:
-            return Attempt(Outcome.SILENT if isinstance(error, httpx.TimeoutException) else Outcome.BODY_CUT), None
+            return await self._holding.answer(self._holding.call(request, body))
         finally:
-            response.close()
-        body = b"".join(pieces)
-        if is_cut(response, body):
-            return Attempt(Outcome.BODY_CUT), None
-        told = response.headers.get("retry-after", "")
-        attempt = Attempt(
-            Outcome.ANSWER,
-            response.status_code,
-            sender=sender_of(body) if response.is_error else Sender.SERVER,
-            told_s=float(told) if told.isascii() and told.isdigit() else None,
+            if self._holding.closed:
+                await self._carrier.pool.aclose()  # takes no time, cancelled or not: it only closes sockets
+
+    async def aclose(self) -> None:
+        """Close all connections; requests that are held end with a 503."""
+        self._holding.closed = True
+        self._carrier.closed.set()
+        await self._holding.upstreams.tidy()
+        await self._carrier.pool.aclose()
+
+
+class _Threads:
+    """The Carrier that blocks: none of its coroutines suspends."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self.closed = threading.Event()
+        # No proxy from the environment, no netrc, no certificates: httpcore has none of that by itself.
+        self.pool = httpcore.ConnectionPool(
+            max_connections=None,
+            max_keepalive_connections=KEPT_ALIVE,
+            keepalive_expiry=KEPT_FOR,
+            network_backend=OneWriteBackend(),
         )
-        extensions = {key: value for key, value in response.extensions.items() if key != "network_stream"}
-        whole = httpx.Response(
-            response.status_code, headers=response.headers, stream=httpx.ByteStream(body), extensions=extensions
+
+    async def send(self, request: httpcore.Request) -> httpcore.Response:
+        return self.pool.handle_request(request)
+
+    def upstream(self, response: httpcore.Response, owner: Upstreams) -> BlockingUpstream:
+        return BlockingUpstream(response, owner)
+
+    def passed_on(self, upstream: Any, head: list[bytes], watch: StreamWatch | None, about: str) -> PassedOn:
+        return PassedOn(upstream, head, watch, about)
+
+    async def find(self, group: str, unlike: str | None, deadline: float) -> Endpoint:
+        return self._directory.wait(group, unlike=unlike, deadline=deadline)
+
+    async def pause(self, seconds: float) -> bool:
+        return self.closed.wait(seconds)
+
+
+class _Trio:
+    """The Carrier of trio tasks."""
+
+    def __init__(self, directory: AsyncDirectory) -> None:
+        import trio  # here alone: whoever uses threads does without
+
+        self._directory = directory
+        self._wait_at_most = trio.move_on_after
+        self.closed = trio.Event()
+        self.pool = httpcore.AsyncConnectionPool(
+            max_connections=None,
+            max_keepalive_connections=KEPT_ALIVE,
+            keepalive_expiry=KEPT_FOR,
+            network_backend=TrioOneWriteBackend(),
         )
-        return attempt, whole
 
+    async def send(self, request: httpcore.Request) -> httpcore.Response:
+        return await self.pool.handle_async_request(request)
 
-def _origin(url: httpx.URL) -> Origin:
-    return url.host, url.port
+    def upstream(self, response: httpcore.Response, owner: Upstreams) -> TrioUpstream:
+        return TrioUpstream(response, owner)
 
+    def passed_on(self, upstream: Any, head: list[bytes], watch: StreamWatch | None, about: str) -> AsyncPassedOn:
+        return AsyncPassedOn(upstream, head, watch, about)
 
-def _rewritten(call: _Call, base: httpx.URL, key: str, limits: dict[str, float]) -> httpx.Request:
-    """The caller's request as this endpoint wants it: its address, its key, the body at hand, nothing compressed (the
-    end of a stream must be readable, and loopback has bandwidth)."""
-    url, headers = call.request.url, call.request.headers.copy()
-    for name in ("transfer-encoding", "content-length", "x-api-key"):
-        headers.pop(name, None)
-    headers["accept-encoding"] = "identity"
-    if _origin(url) != _origin(base):
-        url = url.copy_with(scheme=base.scheme, host=base.host, port=base.port)
-        headers["host"] = base.netloc.decode()
-    if key:
-        headers["authorization"] = f"Bearer {key}"
-    extensions = {**call.request.extensions, "timeout": limits}
-    return httpx.Request(call.request.method, url, headers=headers, content=call.body, extensions=extensions)
+    async def find(self, group: str, unlike: str | None, deadline: float) -> Endpoint:
+        return await self._directory.wait_async(group, unlike=unlike, deadline=deadline)
 
-
-def _passed_on(
-    response: httpx.Response, upstream: Upstream, head: list[bytes], watch: StreamWatch | None, call: _Call
-) -> httpx.Response:
-    return httpx.Response(
-        response.status_code,
-        headers=response.headers,
-        stream=PassedOn(upstream, head, watch, call.about),
-        extensions=response.extensions,
-    )
+    async def pause(self, seconds: float) -> bool:
+        with self._wait_at_most(seconds):
+            await self.closed.wait()
+        return self.closed.is_set()

@@ -211,6 +211,9 @@ class FakeDirectory:
         self.endpoint = answer
         return answer
 
+    async def wait_async(self, group: str, *, unlike: str | None, deadline: float) -> Endpoint:
+        return self.wait(group, unlike=unlike, deadline=deadline)
+
     def state(self, group: str) -> State | None:
         assert group == "chat"
         return self.now

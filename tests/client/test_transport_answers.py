@@ -20,6 +20,8 @@ from tests.client.scripted import PATIENCE, FakeDirectory, ScriptedServer, Talk,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.usefixtures("both_worlds")
+
 STRING_FORM = b'{"src":"llama-swap","error":"unspecific error: upstream command exited prematurely"}'
 OBJECT_FORM = b'{"src":"llama-swap","error":{"message":"Too many requests","code":"concurrency_limit"}}'
 LOADING = b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
@@ -126,8 +128,8 @@ def test_a_request_is_held_until_the_group_is_back() -> None:
 
 def test_a_group_never_heard_of_is_waited_for() -> None:
     with ScriptedServer(ok) as server:
-        transport = HoldingTransport(FakeDirectory(None, then=[server.endpoint()]), [server.endpoint()])
-        with httpx.Client(transport=transport) as http:
+        directory = FakeDirectory(None, then=[server.endpoint()])
+        with client(directory, endpoints=[server.endpoint()]) as http:
             assert http.post(server.url + CHAT, json={}).status_code == 200
 
 
@@ -196,8 +198,7 @@ def test_a_callers_read_timeout_is_its_deadline() -> None:
 def test_an_old_url_and_a_foreign_key_reach_the_group_where_it_is_now() -> None:
     with ScriptedServer(ok, ok) as server:
         old = Endpoint("chat", "chat", "smol", f"http://localhost:{closed_port()}", "old-key", "g1")
-        transport = HoldingTransport(FakeDirectory(server.endpoint(key="new-key")), [old])
-        with httpx.Client(transport=transport, base_url=old.url) as http:
+        with client(FakeDirectory(server.endpoint(key="new-key")), url=old.url, endpoints=[old]) as http:
             headers = {"Authorization": "Bearer sk-theirs", "X-Api-Key": "sk-theirs", "X-Theirs": "yes"}
             http.post(f"{CHAT}?a=b%2Fc", content=iter([b"one ", b"two"]), headers=headers)
         (got,) = server.received

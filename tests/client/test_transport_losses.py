@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from supervisor.contract import Endpoint
 
+pytestmark = pytest.mark.usefixtures("both_worlds")
+
 
 def ok(talk: Talk) -> None:
     talk.reply(200, ANSWER)

@@ -11,9 +11,12 @@ import pytest
 from supervisor.transport import AnswerInterrupted
 from tests.client.asking import ANSWER, CHAT, DELTA, DONE, FINISH, ask, client
 from tests.client.scripted import PATIENCE, FakeDirectory, ScriptedServer, Talk
+from tests.support import wait_until
 
 if TYPE_CHECKING:
     import httpx
+
+pytestmark = pytest.mark.usefixtures("both_worlds")
 
 
 def complete(talk: Talk) -> None:
@@ -120,6 +123,8 @@ def test_an_event_stream_that_is_no_answer_may_end_anyhow_and_be_silent_past_the
         assert answer.content.endswith(b"data: {}\n\n")
 
 
+# httpx's own generators complain when a half-read answer of an AsyncClient is dropped: ours must be freed all the same.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("read_some", [False, True], ids=["never_iterated", "half_read"])
 @pytest.mark.parametrize("how", ["closed", "collected"])
 @pytest.mark.parametrize("path", [CHAT, "/api/events"])
@@ -144,14 +149,15 @@ def test_a_stream_that_is_dropped_frees_its_connection(path: str, how: str, read
         if how == "closed":
             answer.close()
         del answer, pieces
-        gc.collect()
-        assert hung_up.wait(PATIENCE), "the server was never told"
+        # Trio ends half-read generators a step later, in its own thread: then there is something to collect again.
+        wait_until(lambda: gc.collect() >= 0 and hung_up.is_set(), within=PATIENCE, what="the server is told")
         assert ask(http).content == ANSWER
         transport = http._transport
-        assert transport._upstreams.opened == set()  # type: ignore[attr-defined]
-        assert [c for c in transport._inner._pool.connections if not c.is_idle()] == []  # type: ignore[attr-defined]
+        assert transport._holding.upstreams.opened == set()
+        assert [c for c in transport._carrier.pool.connections if not c.is_idle()] == []
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_caller_that_stops_early_sees_no_error() -> None:
     def endless(talk: Talk) -> None:
         talk.start_chunks()
