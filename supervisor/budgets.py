@@ -230,6 +230,9 @@ HOLD_DELAYS: Final = (0.02, 0.05, 0.1, 0.25)
 WAIT_ROUND: Final = 5.0
 """One `wait` on the control socket, before it is asked anew. A keeper that dies closes it earlier."""
 
+WATCH_END: Final = 1.0
+"""For the thread that watches over the engine to end with it: it is woken. Only one that is building takes longer."""
+
 CONNECT_LIMIT: Final = 5.0
 """TCP connect on loopback: immediate, or the backlog is full because the process is stopped."""
 

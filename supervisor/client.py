@@ -8,8 +8,16 @@
             json={"model": "chat", "messages": [{"role": "user", "content": "Hello"}]},
         )
 
+or, in a trio task, where `engine.http` is an httpx.AsyncClient:
+
+    from supervisor.client import open_engine_async
+
+    async with open_engine_async() as engine:
+        answer = await engine.http.post(await engine.base_url("chat") + "/chat/completions", json=...)
+
 `engine.http` is an httpx client. Its requests are held while the engine starts, swaps or is rebuilt, and sent again
-where that does no harm (docs/reference/requests.md); so it can be given to any library that takes an httpx client.
+where that does no harm (docs/reference/requests.md); so it can be given to any library that takes an httpx client. An engine that died is built
+again by its members, without a request having to fail first. Works in any thread; no signal handler is installed.
 Importing this module is cheap; what is heavy is imported when an engine is opened.
 """
 
@@ -24,15 +32,18 @@ from typing import TYPE_CHECKING, Any
 from supervisor import budgets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     import httpx
 
+    from supervisor.client_async import AsyncEngine
     from supervisor.config_shape import Config
     from supervisor.contract import Endpoint, EngineSpec
-    from supervisor.membership import Membership
+    from supervisor.ladder import Decision
     from supervisor.slot import Slot
+    from supervisor.tenure import Tenure
     from supervisor.transport import HoldingTransport
 
 
@@ -55,23 +66,37 @@ def open_engine(
     EngineStartError; each says what to do next.
     """
     from supervisor import acquire, resolving
+    from supervisor.tenure import Tenure
 
     loaded = resolving.load(config)
     spec = resolving.resolve(loaded)
     slot = resolving.slot_of(loaded)
-    acquired = acquire.acquire(slot, spec, program=program or default_program(), say=say)
-    return Engine(acquired.slot, spec, acquired.membership, acquired.decision.rung.value, deadline_s)
+    name = program or default_program()
+    acquired = acquire.acquire(slot, spec, program=name, say=say)
+    return Engine(
+        Tenure(acquired, lambda: acquire.acquire(slot, spec, program=name)), spec, acquired.decision, deadline_s
+    )
+
+
+def open_engine_async(
+    config: Config | Path | None = None, *, program: str = "", deadline_s: float = budgets.REQUEST_DEADLINE
+) -> AbstractAsyncContextManager[AsyncEngine]:
+    """The same for a trio task: `async with open_engine_async() as engine:`. Getting the engine runs in a worker thread;
+    cancelled there, it is given back as soon as it is got. Raises what `open_engine` raises."""
+    from supervisor import client_async
+
+    return client_async.opened(lambda: open_engine(config, program=program, deadline_s=deadline_s))
 
 
 class Engine:
     """An engine in use by this process. Close it, or use it in a `with`."""
 
-    def __init__(self, slot: Slot, spec: EngineSpec, membership: Membership, how: str, deadline_s: float) -> None:
-        self.slot, self.spec, self.how = slot, spec, how
-        self._membership, self._deadline_s = membership, deadline_s
+    def __init__(self, tenure: Tenure, spec: EngineSpec, decision: Decision, deadline_s: float) -> None:
         from supervisor.directory import Directory
 
-        self._directory = Directory(slot, spec)
+        self.spec, self.how = spec, decision.rung.value
+        self.tenure, self.deadline_s = tenure, deadline_s
+        self.directory = Directory(tenure, spec)
         self._http: httpx.Client | None = None
         self._transport: HoldingTransport | None = None
         self._making = threading.Lock()
@@ -84,13 +109,19 @@ class Engine:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Leave. The last member out stops the engine; this does not wait for it."""
-        self._directory.closed.set()
+    @property
+    def slot(self) -> Slot:
+        """Where the engine is."""
+        return self.tenure.slot
+
+    def close(self, *, wait: bool = False) -> bool:
+        """Leave. The last member out stops the engine; with `wait`, this waits until it is gone, for at most HANDOFF_WAIT.
+        True when it is known that no engine is left (never without `wait`)."""
+        self.directory.closed.set()
         if self._http is not None:
             self._http.close()
             self._http = self._transport = None
-        self._membership.leave()
+        return self.tenure.leave(wait=wait)
 
     @property
     def http(self) -> httpx.Client:
@@ -98,14 +129,14 @@ class Engine:
         from supervisor.errors import UsageError
 
         with self._making:  # two threads that are first together must get the same one
-            if self._directory.closed.is_set():
+            if self.directory.closed.is_set():
                 raise UsageError("the engine was closed", "open it again with open_engine()")
             if self._http is None:
                 import httpx
 
                 from supervisor.transport import HoldingTransport
 
-                self._transport = HoldingTransport(self._directory, deadline_s=self._deadline_s)
+                self._transport = HoldingTransport(self.directory, deadline_s=self.deadline_s)
                 # Timeouts are the transport's: httpx's own 5 s would cut a prompt short. Nothing leaves loopback.
                 self._http = httpx.Client(transport=self._transport, timeout=None, trust_env=False)  # noqa: S113
         return self._http
@@ -123,18 +154,36 @@ class Engine:
 
     def endpoint(self, role: str) -> Endpoint:
         """Where `role` is served, and its key. Waits until it is; raises UsageError or what kept it from coming up."""
-        return self._directory.of_role(role, time.monotonic() + self._deadline_s)
+        self.tenure.watch()
+        return self.directory.of_role(role, time.monotonic() + self.deadline_s)
 
     def wait_ready(self, limit_s: float = budgets.START_LIMIT) -> None:
         """Wait until every role of ours is served. Raises FailedForGoodError or EngineStartError."""
         deadline = time.monotonic() + limit_s
-        self._directory.wait_ready(deadline)
+        self.directory.wait_ready(deadline)
 
     def status(self) -> dict[str, Any]:
         """What `queenright status --json` shows. Raises ControlError."""
         from supervisor import control
 
         return control.ask(self.slot, "status")
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Snapshots as of `status`: one now, and one after each change. It only looks: nothing is started, and while no
+        keeper answers there is silence. Ends within WAIT_ROUND of the engine's close."""
+        from supervisor import control
+
+        last: dict[str, Any] = {}
+        while not self.directory.closed.is_set():
+            try:
+                for snapshot in control.converse(self.slot, "follow", limit=budgets.WAIT_ROUND):
+                    if self.directory.closed.is_set():
+                        return
+                    if snapshot != last:
+                        last = snapshot
+                        yield snapshot
+            except control.ControlError:
+                self.directory.closed.wait(budgets.HOLD_DELAYS[-1])
 
 
 def default_program() -> str:

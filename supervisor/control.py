@@ -88,11 +88,12 @@ def converse(
                 return
             *lines, pending = (pending + data).split(b"\n")
             for line in lines:
-                yield _checked(slot, line)
+                yield checked(slot, line)
                 deadline = began + limit
 
 
-def _checked(slot: Slot, line: bytes) -> dict[str, Any]:
+def checked(slot: Slot, line: bytes) -> dict[str, Any]:
+    """A line of the keeper as data. Raises ControlError for what is none, and for an error that it says."""
     try:
         answer: dict[str, Any] = {} | json.loads(line)
     except (ValueError, TypeError) as error:

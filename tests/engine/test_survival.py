@@ -183,19 +183,19 @@ def test_a_killed_keeper_is_not_noticed_by_anybody_who_is_served(place: Place) -
     untouched(before, place.family(), "chat", "proxy chat", "proxy embed")
 
 
-def test_a_killed_warden_takes_everything_along_and_the_next_one_builds_anew(place: Place) -> None:
-    front = place.member("first")
+def test_a_killed_warden_takes_everything_along_and_its_members_build_anew(place: Place) -> None:
+    front, other = place.member("first"), place.member("other")
+    for one in (front, other):
+        assert one.ask("chat", PROMPT) == whole(8)
     before = place.family()
     with Deaths(before.everybody) as deaths:
         kill(before.warden)
         deaths.wait(within=5.0)
-    answer = front.do("ask", role="chat", prompt=PROMPT)
-    assert answer["status"] == 503
-    assert "open it again" in answer["body"]
+    assert front.ask("chat", PROMPT) == whole(8), "a request is held meanwhile"
     second = place.front("second")
-    assert second.open() == "build"
-    assert second.ask("chat", PROMPT) == whole(8)
-    assert front.open() == "bind"
+    assert second.open() == "bind"
+    assert other.ask("chat", PROMPT) == whole(8)
+    assert {member["pid"] for member in place.snapshot()["members"]} == {front.pid, other.pid, second.pid}
     assert len(place.spawns("chat")) == len(place.spawns("embed")) == 2
 
 

@@ -1,0 +1,208 @@
+"""A process's use of an engine over all the engine's lives: its membership, and who rebuilds what is gone.
+
+One thread, made when it is first wanted, watches the warden (by pidfd: it costs the keeper nothing, however many members
+there are) and is the only one that rebuilds: so fifty requests that find the engine gone cause one build, and one that
+failed late cannot take down what was just rebuilt. The membership is kept meanwhile: the new handle is there before the
+old one is given back.
+
+An engine that died is rebuilt at once, before a request has to fail. One that was stopped on purpose is rebuilt when it
+is needed again, and one that is held is not rebuilt at all.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from supervisor import budgets, control, identity, locks, membership, records
+from supervisor.contract import Lifetime
+from supervisor.control import ControlError
+from supervisor.errors import NoEngineError, QueenrightError, RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisor.acquire import Acquired
+    from supervisor.identity import Identity
+    from supervisor.membership import Membership
+    from supervisor.slot import Slot
+
+HOLD: Final = "hold.json"
+"""In the slot while its engine is to stay down."""
+
+
+def is_held_down(slot: Slot) -> bool:
+    """Whether somebody wants no engine in this slot for now (`queenright hold`)."""
+    return os.path.lexists(slot.path / HOLD)
+
+
+class Tenure:
+    """See the module. Any thread may use it. Give it back with `leave`; dropping it does so, too."""
+
+    def __init__(self, acquired: Acquired, again: Callable[[], Acquired]) -> None:
+        """`again` acquires the same once more, maybe in another slot; it may block and raise QueenrightError."""
+        self._membership: Membership = acquired.membership
+        self._again = again
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._left = False
+        self._wanted = False
+        self._failure: tuple[int, QueenrightError] | None = None
+        self.attempts = 0
+        """How often a rebuild was begun."""
+        self._wake_read, self._wake_write = os.pipe()
+        self._thread: threading.Thread | None = None
+        # What ends the thread of a Tenure that was dropped: the end of the pipe.
+        self._finalizer = weakref.finalize(self, os.close, self._wake_write)
+        self._finalizer_read = weakref.finalize(self, os.close, self._wake_read)
+
+    @property
+    def slot(self) -> Slot:
+        """Where the engine is now."""
+        return self._membership.slot
+
+    def watch(self) -> None:
+        """Rebuild the engine from now on when it dies. Cheap to call again; nothing in a forked child."""
+        with self._lock:
+            if self._left or self._thread is not None or os.getpid() != self._pid:
+                return
+            self._finalizer_read.detach()
+            arguments = (weakref.ref(self), self._wake_read)
+            self._thread = threading.Thread(target=_watch, args=arguments, name="queenright-watch", daemon=True)
+            self._thread.start()
+
+    def need(self, since: int) -> None:
+        """The engine was found gone, and is wanted: have it rebuilt. Returns at once.
+
+        `since` is what `attempts` was when the caller began to look. Raises what an attempt after that failed with, and
+        NoEngineError in a forked child, which is no member.
+        """
+        if os.getpid() != self._pid:
+            what = f"the engine in {self.slot.path} is gone, and this process is a fork of its member"
+            raise NoEngineError(what, "open the engine in this process")
+        with self._lock:
+            failure = self._failure
+            if failure is not None and failure[0] > since:
+                raise failure[1]
+            self._wanted = True
+        self.watch()
+        self._poke()
+
+    def leave(self, *, wait: bool = False) -> bool:
+        """Give the membership back. With `wait`: when nobody else uses the engine, wait until it is gone, for at most
+        HANDOFF_WAIT. True when it is known that no engine is left in the slot."""
+        if os.getpid() != self._pid:
+            return False  # a fork has no part in it; and the lock may have been held by a thread that it has not
+        slot = self.slot
+        with self._lock:
+            was, self._left = self._left, True
+        if not was:
+            self._poke()
+            if self._thread is not None and self._thread is not threading.current_thread():
+                self._thread.join(budgets.WATCH_END)
+            with self._lock:
+                self._membership.leave()
+        return wait and wait_empty(slot)
+
+    # --- on the thread ----------------------------------------------------------------------------------------------
+
+    def _poke(self) -> None:
+        with suppress(OSError):
+            os.write(self._wake_write, b"x")
+
+    def _warden(self) -> Identity | None:
+        from supervisor import stopping
+
+        with suppress(OSError, QueenrightError):
+            return stopping.find_warden(self.slot)
+        return None
+
+    def _look(self) -> None:
+        """Rebuild, if the engine is gone and should not be."""
+        with self._lock:
+            wanted, self._wanted = self._wanted, False
+            if self._left:
+                return
+        if locks.is_held(self.slot.warden_lock) is not False or is_held_down(self.slot):
+            return
+        if not wanted and not _died(self.slot):
+            return
+        with self._lock:
+            self.attempts += 1
+        try:
+            acquired = self._again()
+        except QueenrightError as error:
+            with self._lock:
+                self._failure = (self.attempts, error)
+            return
+        with self._lock:
+            old = acquired.membership
+            if not self._left:
+                old, self._membership = self._membership, acquired.membership
+        old.leave()
+
+
+def _watch(reference: weakref.ref[Tenure], wake: int) -> None:
+    """The thread. It holds no reference while it waits, so that a tenure that is dropped can go."""
+    try:
+        while True:
+            tenure = reference()
+            if tenure is None or tenure._left:
+                return
+            tenure._look()
+            warden = tenure._warden()
+            del tenure
+            _wait(warden, wake)
+    finally:
+        os.close(wake)
+
+
+def _wait(warden: Identity | None, wake: int) -> None:
+    """Until this warden ends, or somebody pokes. Without one (it is gone, or in another pid namespace): a poke."""
+    poll = select.poll()
+    poll.register(wake, select.POLLIN)
+    descriptor = -1
+    if warden is not None:
+        with suppress(OSError):
+            descriptor = identity.open_pidfd(warden)
+            poll.register(descriptor, select.POLLIN)
+        if descriptor < 0:
+            return  # it has just ended
+    try:
+        if any(number == wake for number, _ in poll.poll()):
+            os.read(wake, 4096)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _died(slot: Slot) -> bool:
+    """Whether the engine that is gone ended by accident. One that is stopped takes its contract away with it; and one
+    that `queenright run` kept is for whoever keeps that up to start again."""
+    with suppress(RecordError):
+        contract = records.read_fields(slot.contract_record, version=records.CONTRACT_VERSION)
+        return contract is not None and contract.get("lifetime") == Lifetime.MEMBERS
+    return False
+
+
+def wait_empty(slot: Slot) -> bool:
+    """Wait for the last one's engine to be gone, at most HANDOFF_WAIT. False at once when it is not going to be: others
+    use it, or it is kept without members."""
+    if membership.count(slot) > 0:
+        return False
+    with suppress(ControlError):
+        snapshot = control.ask(slot, "status")
+        contract = snapshot["contract"] or {}
+        if snapshot["state"] != "stopping" and (snapshot["lifetime"] == Lifetime.RUN or contract.get("keep_warm")):
+            return False
+    deadline = time.monotonic() + budgets.HANDOFF_WAIT
+    while locks.is_held(slot.warden_lock) is not False:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(budgets.READY_POLL)  # noqa: TID251 - polls a lock that has no event to wait for
+    return True
