@@ -6,12 +6,14 @@ import hashlib
 import hmac
 import json
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
 from attrs import evolve
 
 from supervisor import evidence, identity, ports, records
+from supervisor.errors import RecordError
 from supervisor.kinds import Birth, Kind
 
 if TYPE_CHECKING:
@@ -52,14 +54,29 @@ class Life:
 
 
 def new_birth(spec: GroupSpec, kind: Kind, slot: Slot, last_ports: Mapping[str, int], warden_pid: int) -> Birth:
-    """For a generation that is about to be started. A port stays what it was, unless somebody took it.
+    """For a generation that is about to be started. A port stays what it was, unless somebody took it: that of the proxy
+    also over engines, since a program under `queenright exec` has its URL for good.
 
     Raises QueenrightError when there is no port or the key cannot be written.
     """
     chosen: dict[str, int] = {}
+    remembered = _remembered_port(slot, spec.name)
     for name in kind.port_names(spec):
-        chosen[name] = ports.choose(last_ports.get(name), set(chosen.values()))
+        chosen[name] = ports.choose(last_ports.get(name, remembered), set(chosen.values()))
+        remembered = None  # it is that of the first name, where clients go
+    first = next(iter(chosen.values()))
+    if first != _remembered_port(slot, spec.name):
+        with suppress(RecordError):  # then the next engine has another port
+            records.write_text_private(slot.group_port(spec.name), f"{first}\n")
     return known_birth(spec, slot, secrets.token_hex(8), chosen, warden_pid)
+
+
+def _remembered_port(slot: Slot, group: str) -> int | None:
+    try:
+        port = int(slot.group_port(group).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return port if 0 < port < 65536 else None
 
 
 def known_birth(spec: GroupSpec, slot: Slot, generation: str, chosen: Mapping[str, int], warden_pid: int) -> Birth:

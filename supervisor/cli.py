@@ -38,6 +38,7 @@ CORE = {
     "run": "keep the engine up in the foreground, until Ctrl-C (for tmux and systemd)",
     "status": "what runs, since when, and who uses it",
     "stop": "stop the engine, whoever uses it",
+    "exec": "run a program that uses the engine: OPENAI_BASE_URL and OPENAI_API_KEY are set for it",
     "logs": "the logs of a group, also of a dead one",
     "doctor": "check slot, binaries, models and configuration; or pack a bundle for a bug report",
     "apply": "make the running engine what the configuration says now; restarts only what changed",

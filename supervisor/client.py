@@ -52,6 +52,7 @@ def open_engine(
     *,
     program: str = "",
     say: Callable[[str], None] = lambda _: None,
+    slot: Path | None = None,
     deadline_s: float = budgets.REQUEST_DEADLINE,
 ) -> Engine:
     """Get the engine that the configuration asks for, and be a member of it until it is closed.
@@ -59,22 +60,23 @@ def open_engine(
     `config` is a loaded configuration, a file, or None for the one found from the working directory upwards. Binds to
     the engine of the slot when there is one that serves all of it, has it extended, or builds it; where the slot has
     another one that is in use, the engine is a private one (`Engine.slot` says where). Returns as soon as the engine's
-    keeper answers; models may still be loading, and requests wait for them. `program` is how others see this process
+    keeper answers; models may still be loading, and requests wait for them. `slot` is instead of the configured one; `program` is how others see this process
     in `queenright status`; `deadline_s` bounds each request, holding and replays included.
 
     Raises ConfigError, ModelError, EngineBinaryError, SlotError, OwnedElsewhereError, LockTimeoutError or
     EngineStartError; each says what to do next.
     """
     from supervisor import acquire, resolving
+    from supervisor.slot import Slot
     from supervisor.tenure import Tenure
 
     loaded = resolving.load(config)
     spec = resolving.resolve(loaded)
-    slot = resolving.slot_of(loaded)
+    place = Slot(slot) if slot is not None else resolving.slot_of(loaded)
     name = program or default_program()
-    acquired = acquire.acquire(slot, spec, program=name, say=say)
+    acquired = acquire.acquire(place, spec, program=name, say=say)
     return Engine(
-        Tenure(acquired, lambda: acquire.acquire(slot, spec, program=name)), spec, acquired.decision, deadline_s
+        Tenure(acquired, lambda: acquire.acquire(place, spec, program=name)), spec, acquired.decision, deadline_s
     )
 
 

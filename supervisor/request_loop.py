@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import httpcore
 import httpx
-from attrs import define, field, frozen
 
 from supervisor import budgets
 from supervisor.answers import is_cut, outcome_of, unavailable
+from supervisor.call import Base, Call, request_for
 from supervisor.contract import Endpoint, State
 from supervisor.errors import FailedForGoodError, QueenrightError, UsageError
-from supervisor.request_policy import Action, Attempt, Decision, Outcome, Route, Sender, decide, route_of, sender_of
+from supervisor.request_policy import Action, Attempt, Outcome, Route, Sender, decide, route_of, sender_of
 from supervisor.stream_watch import StreamWatch, wants_terminator
 from supervisor.streams import LOST, AnswerInterrupted, Upstream, Upstreams, watched
 
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 DEADLINE_EXTENSION: Final = "queenright_deadline"
 """`extensions={"queenright_deadline": seconds}` of a request: how long it may take to the first byte of its answer."""
-
-_OURS: Final = frozenset({b"transfer-encoding", b"content-length", b"x-api-key", b"accept-encoding"})
-_HAVE_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
-"""Methods whose empty body is said to be one (RFC 9110, 8.6)."""
 
 
 class Known(Protocol):
@@ -61,44 +57,6 @@ class Carrier(Protocol):
         """Wait; True when the client was closed meanwhile."""
 
 
-@frozen
-class _Base:
-    """The URL of an endpoint, in the forms that are wanted of it."""
-
-    host: bytes
-    port: int | None
-    netloc: bytes
-
-
-@define
-class _Call:
-    """One request of the caller, over all its attempts."""
-
-    request: httpx.Request
-    body: bytes
-    group: str
-    route: Route
-    started: float
-    deadline: float
-    counted: int = 0
-    holds: int = 0
-    tried: dict[str, int] = field(factory=dict)
-
-    @property
-    def left(self) -> float:
-        return self.deadline - time.monotonic()
-
-    def note(self, endpoint: Endpoint, decision: Decision) -> None:
-        """Keep in mind what was tried: one line for many holds alike."""
-        line = f"{endpoint.url} generation {endpoint.generation}: {decision.reason}"
-        self.tried[line] = self.tried.get(line, 0) + 1
-        self.counted += decision.counts
-
-    @property
-    def about(self) -> str:
-        return f"{self.request.method} {self.request.url.path} to group {self.group}"
-
-
 class Holding:
     """See the module. Safe for many threads at once where its carrier is.
 
@@ -111,7 +69,7 @@ class Holding:
         self._carrier = carrier
         self._deadline_s = deadline_s
         self._groups: dict[tuple[bytes, int | None], str] = {}
-        self._bases: dict[str, _Base] = {}
+        self._bases: dict[str, Base] = {}
         self.upstreams = Upstreams()
         self.closed = False
         for endpoint in endpoints:
@@ -121,11 +79,11 @@ class Holding:
         """Remember that the endpoint's URL means its group, now and after the group has moved."""
         if endpoint.url not in self._bases:
             url = httpx.URL(endpoint.url)
-            self._bases[endpoint.url] = _Base(url.raw_host, url.port, url.netloc)
+            self._bases[endpoint.url] = Base(url.raw_host, url.port, url.netloc)
         base = self._bases[endpoint.url]
         self._groups[base.host, base.port] = endpoint.group
 
-    def call(self, request: httpx.Request, body: bytes) -> _Call:
+    def call(self, request: httpx.Request, body: bytes) -> Call:
         """The request, with its group and its deadline. Raises UsageError."""
         url = request.url
         group = self._groups.get((url.raw_host, url.port))
@@ -138,9 +96,9 @@ class Holding:
             read = request.extensions.get("timeout", {}).get("read")
             limit = self._deadline_s if read is None else min(read, self._deadline_s)
         now = time.monotonic()
-        return _Call(request, body, group, route_of(request.method, url.path), started=now, deadline=now + limit)
+        return Call(request, body, group, route_of(request.method, url.path), started=now, deadline=now + limit)
 
-    async def answer(self, call: _Call) -> httpx.Response:
+    async def answer(self, call: Call) -> httpx.Response:
         """See the class."""
         await self.upstreams.tidy()
         endpoint = self._known.current(call.group)
@@ -173,7 +131,7 @@ class Holding:
         except QueenrightError as error:
             return self._unavailable(call, error.what, error.next_step)
 
-    async def _find(self, call: _Call, unlike: str | None) -> Endpoint:
+    async def _find(self, call: Call, unlike: str | None) -> Endpoint:
         """Hold, then ask the directory. The first hold for a generation that is gone needs no pause: `find` waits."""
         if call.holds or (unlike is None and call.tried):
             await self._pause(call, budgets.HOLD_DELAYS[min(call.holds, len(budgets.HOLD_DELAYS) - 1)])
@@ -182,12 +140,12 @@ class Holding:
             raise QueenrightError("the deadline passed while the request was held")
         return await self._carrier.find(call.group, unlike, call.deadline)
 
-    async def _pause(self, call: _Call, seconds: float) -> None:
+    async def _pause(self, call: Call, seconds: float) -> None:
         if await self._carrier.pause(max(0.0, min(seconds, call.left))):
             raise QueenrightError("this client was closed while the request was held")
 
     def _unavailable(
-        self, call: _Call, reason: str, next_step: str = "", *, state: State | None = None, told_s: float = 0.0
+        self, call: Call, reason: str, next_step: str = "", *, state: State | None = None, told_s: float = 0.0
     ) -> httpx.Response:
         return unavailable(
             group=call.group,
@@ -201,12 +159,12 @@ class Holding:
 
     # --- one attempt ------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, call: _Call, endpoint: Endpoint) -> tuple[Attempt, httpx.Response | None]:
+    async def _attempt(self, call: Call, endpoint: Endpoint) -> tuple[Attempt, httpx.Response | None]:
         """Send once. A response comes only with what can be delivered: whole, or with its first event at hand."""
         left = max(call.left, 0.001)
         limits = {"connect": min(budgets.CONNECT_LIMIT, left), "read": left, "write": left, "pool": left}
         try:
-            response = await self._carrier.send(_request(call, self._bases[endpoint.url], endpoint.key, limits))
+            response = await self._carrier.send(request_for(call, self._bases[endpoint.url], endpoint.key, limits))
         except httpcore.LocalProtocolError as error:
             # The caller's own request is not HTTP: nothing was sent, and no other engine would like it better.
             raise httpx.LocalProtocolError(str(error), request=call.request) from error
@@ -222,7 +180,7 @@ class Holding:
             return await self._open(call, response)
         return await self._read(call, response, headers)
 
-    async def _open(self, call: _Call, response: httpcore.Response) -> tuple[Attempt, httpx.Response | None]:
+    async def _open(self, call: Call, response: httpcore.Response) -> tuple[Attempt, httpx.Response | None]:
         """Read a stream up to its first event: comments before it are no part of the answer, so until then the request
         can still be sent again."""
         watch = StreamWatch(strict=wants_terminator(call.request.url.path, call.body))
@@ -253,7 +211,7 @@ class Holding:
         return Attempt(outcome), None
 
     async def _read(
-        self, call: _Call, response: httpcore.Response, headers: dict[bytes, bytes]
+        self, call: Call, response: httpcore.Response, headers: dict[bytes, bytes]
     ) -> tuple[Attempt, httpx.Response | None]:
         """Read an answer whole before the caller sees any of it."""
         upstream = self._carrier.upstream(response, self.upstreams)
@@ -287,7 +245,7 @@ class Holding:
         upstream: Upstream,
         head: list[bytes],
         watch: StreamWatch | None,
-        call: _Call,
+        call: Call,
     ) -> httpx.Response:
         return httpx.Response(
             response.status,
@@ -295,28 +253,3 @@ class Holding:
             stream=self._carrier.passed_on(upstream, head, watch, call.about),
             extensions=response.extensions,
         )
-
-
-def _request(call: _Call, base: _Base, key: str, limits: dict[str, float]) -> httpcore.Request:
-    """The caller's request as this endpoint wants it: its address, its key, the body at hand, nothing compressed (the
-    end of a stream must be readable, and loopback has bandwidth)."""
-    request, url = call.request, call.request.url
-    moved = (url.raw_host, url.port) != (base.host, base.port)
-    headers = [(b"Host", base.netloc)] if moved else []
-    for header in request.headers.raw:
-        name = header[0].lower()
-        if name in _OURS or (moved and name == b"host") or (key and name == b"authorization"):
-            continue
-        headers.append(header)
-    headers.append((b"Accept-Encoding", b"identity"))
-    if key:
-        headers.append((b"Authorization", b"Bearer " + key.encode()))
-    if call.body or request.method in _HAVE_BODIES:
-        headers.append((b"Content-Length", b"%d" % len(call.body)))
-    return httpcore.Request(
-        method=request.method,
-        url=httpcore.URL(scheme=b"http", host=base.host, port=base.port, target=url.raw_path),
-        headers=headers,
-        content=call.body,
-        extensions={**request.extensions, "timeout": limits},
-    )

@@ -121,6 +121,10 @@ class Slot(NamedTuple):
         """The key that clients send to this group, mode 0600. It stays the same over generations."""
         return self.groups / f"{_plain(group)}.key"
 
+    def group_port(self, group: str) -> Path:
+        """The port where the group's proxy was last. It stays the same over engines, where it can."""
+        return self.groups / f"{_plain(group)}.port"
+
     def group_log(self, group: str) -> Path:
         """What the group's proxy and servers print."""
         return self.logs / f"{_plain(group)}.log"

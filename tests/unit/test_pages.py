@@ -58,7 +58,8 @@ def test_the_tree_of_a_slot_is_that_of_the_code() -> None:
         slot.warden_record,
         slot.control_socket, slot.events, slot.members / "<id>", slot.joining / "<id>", slot.keeper_log,
         *(path.with_name(path.name.replace("GROUP", "<group>").replace("GEN", "<gen>")) for path in (
-            slot.start_log("GROUP", "GEN"), slot.group_record("GROUP"), slot.group_key("GROUP"), slot.generation_lock("GROUP", "GEN"),
+            slot.start_log("GROUP", "GEN"), slot.group_record("GROUP"), slot.group_key("GROUP"),
+            slot.group_port("GROUP"), slot.generation_lock("GROUP", "GEN"),
             slot.generation_config("GROUP", "GEN"), slot.generation_config("GROUP", "GEN").with_suffix(".keys"),
         )),
     }  # fmt: skip
