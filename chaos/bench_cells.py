@@ -142,11 +142,32 @@ def _memory(bench: Bench) -> list[Figure]:
     return [measuring.memory_figure("memory", f"{who}, PSS", [size]) for who, size in sizes.items()]
 
 
+def _direct(bench: Bench) -> list[Figure]:
+    from chaos import bench_direct
+
+    found = []
+    with bench_direct.clients(bench.folder) as (ours, plain):
+        for what, body in (("short", bench_direct.SHORT), ("64 events", bench_direct.STREAM)):
+            for threads in (1, 16):
+                for client in (ours, plain):
+                    bench_direct.seconds(client, body, threads)  # for nothing: connections are made
+                pairs = bench.measure(
+                    f"direct, {what}, {threads} at once",
+                    lambda body=body, threads=threads: bench_direct.seconds(ours, body, threads),  # type: ignore[misc]
+                    lambda body=body, threads=threads: bench_direct.seconds(plain, body, threads),  # type: ignore[misc]
+                    20,
+                )
+                name = f"engine.http, {what}, {threads} at once"
+                found.append(measuring.ratio_figure("direct", name, "plain httpx", pairs, goal=1.05))
+    return found
+
+
 CELLS: Final = {
     cell.name: cell
     for cell in (
         Cell("version", "`queenright version`, against `python -c pass`", False, False, _version),
         Cell("status", "`queenright status` without and with an engine, against the same", True, False, _status),
+        Cell("direct", "a request through engine.http, against plain httpx to the same port", False, False, _direct),
         Cell("recovery", "proxy and server killed until healthy, against starting them bare", True, True, _recovery),
         Cell("keeper", "keeper killed until the next one answers, against `import trio`", True, True, _keeper),
         Cell("memory", "what warden and keeper take, in MiB", True, True, _memory),
