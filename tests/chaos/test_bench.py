@@ -174,7 +174,7 @@ def test_an_unknown_cell_is_refused_with_those_there_are(capsys: pytest.CaptureF
     assert bench.main(["--only", "version,speed"]) == int(UsageError.exit_code)
     said = capsys.readouterr().err
     assert "'speed'" in said
-    assert "version, status, recovery, keeper, memory" in said
+    assert "version, status, direct, recovery, keeper, memory" in said
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many", "10001"])
