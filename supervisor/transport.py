@@ -15,8 +15,8 @@ import httpcore
 import httpx
 
 from supervisor import budgets
-from supervisor.request_loop import DEADLINE_EXTENSION, Holding, Known
 from supervisor.one_write import OneWriteBackend, TrioOneWriteBackend
+from supervisor.request_loop import DEADLINE_EXTENSION, Holding, Known
 from supervisor.stepping import step
 from supervisor.streams import AnswerInterrupted, AsyncPassedOn, BlockingUpstream, PassedOn, TrioUpstream, Upstreams
 
