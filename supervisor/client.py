@@ -76,7 +76,10 @@ def open_engine(
     name = program or default_program()
     acquired = acquire.acquire(place, spec, program=name, say=say)
     return Engine(
-        Tenure(acquired, lambda: acquire.acquire(place, spec, program=name)), spec, acquired.decision, deadline_s
+        Tenure(acquired, lambda own: acquire.acquire(place, spec, program=name, own=own)),
+        spec,
+        acquired.decision,
+        deadline_s,
     )
 
 

@@ -14,14 +14,12 @@ from __future__ import annotations
 import os
 import select
 import threading
-import time
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from supervisor import budgets, control, identity, locks, membership, records
+from supervisor import budgets, departing, identity, locks, records
 from supervisor.contract import Lifetime
-from supervisor.control import ControlError
 from supervisor.errors import NoEngineError, QueenrightError, RecordError
 
 if TYPE_CHECKING:
@@ -32,20 +30,18 @@ if TYPE_CHECKING:
     from supervisor.membership import Membership
     from supervisor.slot import Slot
 
-HOLD: Final = "hold.json"
-"""In the slot while its engine is to stay down."""
-
 
 def is_held_down(slot: Slot) -> bool:
     """Whether somebody wants no engine in this slot for now (`queenright hold`)."""
-    return os.path.lexists(slot.path / HOLD)
+    return os.path.lexists(slot.hold_record)
 
 
 class Tenure:
     """See the module. Any thread may use it. Give it back with `leave`; dropping it does so, too."""
 
-    def __init__(self, acquired: Acquired, again: Callable[[], Acquired]) -> None:
-        """`again` acquires the same once more, maybe in another slot; it may block and raise QueenrightError."""
+    def __init__(self, acquired: Acquired, again: Callable[[Membership], Acquired]) -> None:
+        """`again` acquires the same once more, maybe in another slot, for whoever holds that membership and gives it back
+        once the new one is there; it may block and raise QueenrightError."""
         self._membership: Membership = acquired.membership
         self._again = again
         self._pid = os.getpid()
@@ -107,7 +103,7 @@ class Tenure:
                 self._thread.join(budgets.WATCH_END)
             with self._lock:
                 self._membership.leave()
-        return wait and wait_empty(slot)
+        return wait and departing.is_empty(slot, budgets.HANDOFF_WAIT)
 
     # --- on the thread ----------------------------------------------------------------------------------------------
 
@@ -135,16 +131,18 @@ class Tenure:
         with self._lock:
             self.attempts += 1
         try:
-            acquired = self._again()
+            acquired = self._again(self._membership)
         except QueenrightError as error:
             with self._lock:
                 self._failure = (self.attempts, error)
             return
         with self._lock:
-            old = acquired.membership
-            if not self._left:
-                old, self._membership = self._membership, acquired.membership
-        old.leave()
+            self._membership, gone = acquired.membership, self._is_left()
+        if gone:  # while it was being rebuilt
+            acquired.membership.leave()
+
+    def _is_left(self) -> bool:
+        return self._left
 
 
 def _watch(reference: weakref.ref[Tenure], wake: int) -> None:
@@ -188,21 +186,3 @@ def _died(slot: Slot) -> bool:
         contract = records.read_fields(slot.contract_record, version=records.CONTRACT_VERSION)
         return contract is not None and contract.get("lifetime") == Lifetime.MEMBERS
     return False
-
-
-def wait_empty(slot: Slot) -> bool:
-    """Wait for the last one's engine to be gone, at most HANDOFF_WAIT. False at once when it is not going to be: others
-    use it, or it is kept without members."""
-    if membership.count(slot) > 0:
-        return False
-    with suppress(ControlError):
-        snapshot = control.ask(slot, "status")
-        contract = snapshot["contract"] or {}
-        if snapshot["state"] != "stopping" and (snapshot["lifetime"] == Lifetime.RUN or contract.get("keep_warm")):
-            return False
-    deadline = time.monotonic() + budgets.HANDOFF_WAIT
-    while locks.is_held(slot.warden_lock) is not False:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(budgets.READY_POLL)  # noqa: TID251 - polls a lock that has no event to wait for
-    return True

@@ -13,7 +13,6 @@ import trio
 from supervisor import budgets, locks, membership
 from supervisor.client import Engine, open_engine, open_engine_async
 from supervisor.errors import NoEngineError
-from supervisor.tenure import HOLD
 from tests.engine.kit import Launch
 from tests.engine.seen import Deaths, kill
 from tests.fakes.llama_server import story
@@ -135,14 +134,14 @@ def test_an_engine_that_was_stopped_stays_down_until_it_is_needed(place: Place, 
 
 def test_an_engine_that_is_held_is_waited_for_and_the_503_says_held(place: Place, engine: Engine) -> None:
     ask(engine)
-    (place.slot.path / HOLD).write_text("{}")
+    place.slot.hold_record.write_text("{}")
     assert place.cli("stop").returncode == 0
     answer = ask(engine, extensions={"queenright_deadline": 0.5})
     assert answer.status_code == 503
     assert answer.json()["error"]["state"] == "held"
     assert "is held" in answer.json()["error"]["reason"]
     assert engine.tenure.attempts == 0
-    (place.slot.path / HOLD).unlink()
+    place.slot.hold_record.unlink()
     assert ask(engine).status_code == 200
 
 
