@@ -159,7 +159,7 @@ def stays_busy(place: Place, seconds: float) -> None:
     assert "it computes" in seen["evidence"]
     assert "; busy: " in place.cli("status").stdout
     answer = front.result(asked, within=seconds * 3 + 60)
-    assert answer["text"] == whole(5)
+    assert answer["text"] == whole(5), (answer, causes(place))
     assert time.monotonic() - began >= seconds * 0.9
     assert place.family() == before
     assert place.receipts() == 1, "no canary: it answers nothing, and it computes"
