@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,8 @@ def test_it_starts_serves_and_is_told_to_a_front_end_like_any_other(place: Place
     assert get(endpoint["url"]) == b"HTTP/1.1 200 OK"
     (server,) = place.group("web")["servers"]
     assert (server["role"], server["model"], server["state"]) == ("web", "dummy", "ready")
-    assert place.group("web")["proxy"] == {"pid": server["pid"], "port": server["port"]}
+    proxy = place.group("web")["proxy"]
+    assert (proxy["pid"], proxy["port"]) == (server["pid"], server["port"])
     assert place.front().open() == "bind"
 
 
@@ -110,6 +112,17 @@ def test_one_that_ignores_sigterm_is_killed_after_its_grace(place: Place) -> Non
     assert len(events(place, "term")) == 2  # each was told once
 
 
+def test_one_that_is_stopped_is_noticed_and_rebuilt(place: Place) -> None:
+    configure(place, "web")
+    place.run()
+    before = place.group("web")
+    kill(place.family().servers["web"], signal.SIGSTOP)
+    place.until(
+        lambda: place.group("web")["generation"] not in (None, before["generation"]), within=60, what="a new generation"
+    )
+    assert get(place.wait_state("running", "web")["url"]) == b"HTTP/1.1 200 OK"
+
+
 def test_a_new_keeper_takes_it_up_as_it_is(place: Place) -> None:
     configure(place, "web")
     place.run()
@@ -117,7 +130,7 @@ def test_a_new_keeper_takes_it_up_as_it_is(place: Place) -> None:
     kill(family.keeper)
     place.until(lambda: place.family().keeper != family.keeper, within=60, what="a new keeper")
     after = place.wait_state("running", "web")
-    assert (after["generation"], after["proxy"]) == (before["generation"], before["proxy"])
+    assert (after["generation"], after["proxy"]["pid"]) == (before["generation"], before["proxy"]["pid"])
     assert place.wait_state("running", "web")["servers"][0]["state"] == "ready"
     assert len(events(place, "start")) == 1
     kill(place.family().servers["web"])
