@@ -177,7 +177,9 @@ def check_repaired(place: Place, cell: Cell, cast: Cast) -> None:
     in a start may be either: the keeper that was there gives it up, one that comes takes it up and loads it again."""
     hit = bool({Who.PROXY, Who.SERVER}.intersection(cell.who))
     new = {Who.KEEPER: Who.KEEPER in cell.who, Who.SERVER: hit, Who.PROXY: Who.PROXY in cell.who}
-    if hit and not new[Who.PROXY] and cell.when in (When.LOADING, When.REBUILDING):
+    starting = cell.when in (When.LOADING, When.REBUILDING)
+    if hit and not new[Who.PROXY] and (starting or place.kit.proxy != "built-in"):
+        # llama-swap does not see a server's end while its grandchild has the pipe: then the watch has both replaced.
         del new[Who.PROXY]
 
     def others() -> bool:

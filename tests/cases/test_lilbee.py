@@ -152,7 +152,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("shift", [3600.0, pytest.param(-3600.0, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("shift", [3600.0, -3600.0])
 def test_a_stepped_clock_changes_nobodys_identity_and_stop_finds_all__w4(place: Place, shift: float) -> None:
     """Whoever comes after the step must still know the engine for the one it is."""
     place.member()

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("how", ["stop", pytest.param("last one out", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["stop", "last one out"])
 def test_a_server_that_hears_nothing_while_it_loads_is_ended_within_the_grace__llama_cpp_25528(
     place: Place, how: str
 ) -> None:

@@ -186,6 +186,7 @@ def test_9_an_unload_that_takes_its_time_holds_up_no_other_group(standing: Place
     standing.family()
 
 
+@pytest.mark.long
 def test_10_many_requests_to_a_server_that_cannot_start_are_few_starts(place: Place) -> None:
     """llama-swap starts a dead model anew for every request: twenty requests, twenty starts."""
     place.configure({"chat": (Launch("chat", knobs={"exit_early": 1}),)})
