@@ -180,7 +180,7 @@ def smallest_work(spec: GroupSpec, role: str) -> tuple[str, dict[str, object]]:
 
 
 def _counters(text: bytes) -> list[str]:
-    """What counts up in an answer of /slots: which task, prompt tokens read, tokens made (b10434 to b11549)."""
+    """What counts up in an answer of /slots: which task, prompt tokens read, tokens made (as b10068 has them)."""
     found = re.findall(rb'"(id_task|n_prompt_tokens_processed|n_decoded|n_remain|is_processing)"\s*:\s*([\w-]+)', text)
     return [f"{name.decode()}={value.decode()}" for name, value in found]
 
