@@ -200,7 +200,9 @@ def test_cells_that_need_an_engine_are_left_out_where_there_is_none(
     monkeypatch.setenv("QUEENRIGHT_LLAMA_SERVER", str(tmp_path / "none"))
     assert bench.main(["--pairs", "1", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert [figure["name"] for figure in data["figures"]] == ["queenright version", "queenright status, no engine"]
+    names = [figure["name"] for figure in data["figures"] if figure["cell"] != "direct"]
+    assert names == ["queenright version", "queenright status, no engine"]
+    assert len(data["figures"]) == len(names) + 4
     assert set(data["skipped"]) == {"status, engine runs", "recovery", "keeper", "memory"}
 
 
@@ -290,6 +292,7 @@ def test_every_cell_has_its_figures_and_nothing_is_left(home: Path, kit: Kit) ->
         ("version", "x"),
         ("status", "x"),
         ("status", "x"),
+        *[("direct", "x")] * 4,
         ("recovery", "x"),
         ("keeper", "x"),
         ("memory", "MiB"),
