@@ -60,8 +60,8 @@ def bench(slot: Slot) -> Bench:
 
 
 def files_of(bench: Bench) -> set[str]:
-    """What stands in `groups/`, but for the group's own record and key."""
-    return {path.name for path in bench.slot.groups.iterdir()} - {"chat.json", "chat.key"}
+    """What stands in `groups/`, but for the record, key and last port of the group itself."""
+    return {path.name for path in bench.slot.groups.iterdir()} - {"chat.json", "chat.key", "chat.port"}
 
 
 # --- starting -----------------------------------------------------------------------------------------------------------
