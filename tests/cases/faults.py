@@ -48,7 +48,7 @@ class Then(StrEnum):
     ENDS = "ends"
     """The warden lives, and ends all of it: nobody uses it any more, or a stop was under way. No rebuild."""
     TAKEN = "taken along"
-    """The warden is dead: the kernel takes everything. Nothing of it comes back by itself."""
+    """The warden is dead: the kernel takes everything. A member that lives may build again at once; else it stays so."""
 
 
 class Stream(StrEnum):

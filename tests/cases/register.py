@@ -226,7 +226,7 @@ IDENTITY: dict[str, Case] = {
     ),
     "NousResearch/hermes-agent#13655": held(
         "with all files of a killed holder there, the first try succeeds",
-        "engine/survival::a_killed_warden_takes_everything_along_and_the_next_one_builds_anew",
+        "engine/survival::a_killed_warden_takes_everything_along_and_its_members_build_anew",
         "process/serving::a_killed_server_leaves_its_files_and_is_in_nobodys_way__hermes_13655",
     ),
     "NousResearch/hermes-agent#1631": held(
@@ -380,6 +380,7 @@ LILBEE: dict[str, Case] = {
     "W1": held(
         "an error of the transport ends no membership and touches no engine",
         "cases/lilbee::an_error_of_the_transport_ends_no_membership_and_touches_no_engine__w1",
+        "engine/members::w1_a_transport_blip_never_makes_a_member_leave",
     ),
     "W2": held(
         "one dead proxy is no business of another group's processes and streams",
@@ -438,6 +439,7 @@ LILBEE: dict[str, Case] = {
     ),
     "W24": held(
         "many that fail at once cause one rebuild, and none that fails late causes another",
+        "engine/members::w24_a_late_failure_never_discards_what_was_just_rebuilt",
         "engine/sharing::of_many_that_come_at_once_one_builds_and_the_others_bind",
         "client/transport_losses::sixteen_threads_share_one_transport_over_a_kill",
         "client/request_policy::only_a_refusal_or_a_stranger_on_the_port_proves_a_generation_gone",

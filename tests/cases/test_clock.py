@@ -14,7 +14,7 @@ import pytest
 from tests.support import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Set
 
 WALL = frozenset(
     {"time", "time_ns", "localtime", "gmtime", "now", "utcnow", "today", "boot_time", "create_time", "getmtime"}
@@ -43,20 +43,23 @@ def uses(source: str) -> Iterator[tuple[str, int]]:
             if isinstance(target, ast.Name)
         }
         for node in ast.walk(function):
-            if isinstance(node, (ast.Compare, ast.BinOp, ast.AugAssign)) and (
-                asks(node) or any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node))
-            ):
+            if isinstance(node, (ast.Compare, ast.BinOp, ast.AugAssign)) and asks(node, names):
                 yield function.name, node.lineno
 
 
-def asks(node: ast.AST) -> bool:
-    """Whether its value is the time of day, or is calculated from it; what is made of it as text is not."""
+def asks(node: ast.AST, names: Set[str] = frozenset()) -> bool:
+    """Whether its value is the time of day, by a call or by one of these names, or is calculated from it; what is made
+    of it as text or as a part of a record is not."""
+    if isinstance(node, (ast.Dict, ast.JoinedStr)):
+        return False
+    if isinstance(node, ast.Name):
+        return node.id in names
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and node.func.attr in WALL:
             return True
         if not (isinstance(node.func, ast.Name) and node.func.id in NUMERIC):
             return False
-    return any(asks(child) for child in ast.iter_child_nodes(node))
+    return any(asks(child, names) for child in ast.iter_child_nodes(node))
 
 
 def test_the_time_of_day_decides_nothing() -> None:

@@ -31,17 +31,17 @@ pytestmark = pytest.mark.process
 
 BLIP = """
 import sys
-import httpx
+import httpcore
 from pathlib import Path
 from supervisor.client import open_engine
 
 errors = {
-    "read timeout": lambda: httpx.ReadTimeout("made up"),
-    "reset": lambda: httpx.ReadError("made up"),
-    "refused": lambda: httpx.ConnectError("made up"),
-    "garbage": lambda: httpx.RemoteProtocolError("made up"),
+    "read timeout": lambda: httpcore.ReadTimeout("made up"),
+    "reset": lambda: httpcore.ReadError("made up"),
+    "refused": lambda: httpcore.ConnectError("made up"),
+    "garbage": lambda: httpcore.RemoteProtocolError("made up"),
 }
-real = httpx.HTTPTransport.handle_request
+real = httpcore.ConnectionPool.handle_request
 planned = []
 
 def blip(self, request):
@@ -49,7 +49,7 @@ def blip(self, request):
         raise planned.pop()
     return real(self, request)
 
-httpx.HTTPTransport.handle_request = blip
+httpcore.ConnectionPool.handle_request = blip
 with open_engine(Path(sys.argv[1]), program="blip") as engine:
     engine.wait_ready()
     print("ready", flush=True)
@@ -57,6 +57,7 @@ with open_engine(Path(sys.argv[1]), program="blip") as engine:
         planned.append(errors[line.strip()]())
         url = engine.base_url("chat") + "/completions"
         answer = engine.http.post(url, json={"prompt": "hello", "max_tokens": 3, "model": "chat"})
+        assert not planned, "it was never met"
         print(answer.status_code, flush=True)
 """
 
