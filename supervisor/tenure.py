@@ -154,14 +154,16 @@ def _watch(reference: weakref.ref[Tenure], wake: int) -> None:
                 return
             tenure._look()
             warden = tenure._warden()
+            # A warden that is dead may hold its lock for a moment longer, or not listen yet: look again, then.
+            again_s = budgets.MEMBER_POLL if warden is None and locks.is_held(tenure.slot.warden_lock) else None
             del tenure
-            _wait(warden, wake)
+            _wait(warden, wake, again_s)
     finally:
         os.close(wake)
 
 
-def _wait(warden: Identity | None, wake: int) -> None:
-    """Until this warden ends, or somebody pokes. Without one (it is gone, or in another pid namespace): a poke."""
+def _wait(warden: Identity | None, wake: int, limit_s: float | None) -> None:
+    """Until this warden ends, or somebody pokes. Without one: a poke, or `limit_s`."""
     poll = select.poll()
     poll.register(wake, select.POLLIN)
     descriptor = -1
@@ -172,7 +174,7 @@ def _wait(warden: Identity | None, wake: int) -> None:
         if descriptor < 0:
             return  # it has just ended
     try:
-        if any(number == wake for number, _ in poll.poll()):
+        if any(number == wake for number, _ in poll.poll(None if limit_s is None else limit_s * 1000)):
             os.read(wake, 4096)
     finally:
         if descriptor >= 0:
