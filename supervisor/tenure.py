@@ -126,8 +126,8 @@ class Tenure:
                 return
         if locks.is_held(self.slot.warden_lock) is not False or is_held_down(self.slot):
             return
-        if not wanted and not _died(self.slot):
-            return
+        if not wanted and (self._failure is not None or not _died(self.slot)):
+            return  # what failed once is tried again for who needs it, not for its own sake
         with self._lock:
             self.attempts += 1
         try:
@@ -137,7 +137,7 @@ class Tenure:
                 self._failure = (self.attempts, error)
             return
         with self._lock:
-            self._membership, gone = acquired.membership, self._is_left()
+            self._membership, self._failure, gone = acquired.membership, None, self._is_left()
         if gone:  # while it was being rebuilt
             acquired.membership.leave()
 
@@ -152,12 +152,11 @@ def _watch(reference: weakref.ref[Tenure], wake: int) -> None:
             tenure = reference()
             if tenure is None or tenure._left:
                 return
+            warden = tenure._warden()  # before the look: one that ends in between is noticed by the wait
             tenure._look()
-            warden = tenure._warden()
-            # A warden that is dead may hold its lock for a moment longer, or not listen yet: look again, then.
-            again_s = budgets.MEMBER_POLL if warden is None and locks.is_held(tenure.slot.warden_lock) else None
             del tenure
-            _wait(warden, wake, again_s)
+            # Without one: stopped, or being built by somebody else, or in another pid namespace. The next one is found.
+            _wait(warden, wake, budgets.SLOT_POLL if warden is None else None)
     finally:
         os.close(wake)
 
