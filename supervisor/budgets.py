@@ -50,6 +50,10 @@ BUILD_LOCK_WAIT: Final = 30.0
 CONTROL_WAIT: Final = 10.0
 """From the spawn of a warden to the first word of its keeper. Measured: 0.5 s, and 4 s with a load of 9 on two cores."""
 
+UNIT_WAIT: Final = 2.0
+"""For systemd-run to have made a scope for a new warden; after that it is started without one. A manager answers within
+some 10 ms; one that hangs would keep D-Bus callers for 25 s, and build.lock is held meanwhile."""
+
 QUESTION_LIMIT: Final = 10.0
 """For a caller to say its question, which is one line sent at once. Whoever connects and is silent is let go."""
 
@@ -265,6 +269,7 @@ def check() -> None:
         "WARDEN_STOP < HANDOFF_WAIT": WARDEN_STOP < HANDOFF_WAIT,
         "WARDEN_STOP + SWEEP_LIMIT < 10": WARDEN_STOP + SWEEP_LIMIT < 10,
         "3 * CONTROL_WAIT <= BUILD_LOCK_WAIT": 3 * CONTROL_WAIT <= BUILD_LOCK_WAIT,
+        "UNIT_WAIT < CONTROL_WAIT / 2": UNIT_WAIT < CONTROL_WAIT / 2,  # a warden must still have the time to start
         "WARDEN_STOP < SERVER_CLEANUP": WARDEN_STOP < SERVER_CLEANUP,
         "SERVER_CLEANUP < HANDOFF_WAIT": SERVER_CLEANUP < HANDOFF_WAIT,
         "SHUTDOWN_ANSWER < HANDOFF_WAIT": SHUTDOWN_ANSWER < HANDOFF_WAIT,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from supervisor import identity, locks, looking, resolving
+from supervisor import locks, looking, resolving, units
 from supervisor.errors import QueenrightError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from supervisor.config_shape import Config
     from supervisor.slot import Slot
 
-LINGER = Path("/var/lib/systemd/linger")
 SYSTEMD = Path("/run/systemd/system")
 
 
@@ -93,36 +92,25 @@ def configuration_checks(config: Config) -> Iterator[Check]:
 
 def lifetime_check(pid: int) -> Check:
     """Whether something else ends the engine together with whoever started it: its control group tells."""
-    path = cgroup_of(pid)
+    path = units.cgroup_of(pid)
     user = f"user id {os.getuid()}"
     with suppress(KeyError):
         user = pwd.getpwuid(os.getuid()).pw_name
-    lingers = not SYSTEMD.exists() or (LINGER / user).exists()
-    return lifetime_of(path, user, lingers=lingers)
+    return lifetime_of(path, user, lingers=not SYSTEMD.exists() or units.lingers())
 
 
 def lifetime_of(path: str, user: str, *, lingers: bool) -> Check:
     """The same, from facts. systemd ends a unit with all that is in its control group (systemd.kill(5)), and a user's
     own manager with his last session unless he lingers (loginctl(1))."""
-    units = [part for part in path.split("/") if part.endswith((".service", ".scope"))]
-    own = [unit for unit in units if not unit.startswith(("user@", "session-", "init.scope"))]
-    if own:
-        text = f"it is in the control group of {own[-1]}: a stop of that unit ends the engine for everybody"
+    found = units.units_of(path)
+    foreign = [unit for unit in found if not unit.startswith(("user@", "session-", "init.scope", units.OURS))]
+    if foreign:
+        text = f"it is in the control group of {foreign[-1]}: a stop of that unit ends the engine for everybody"
         return Check(
             "lifetime", Finding.WARNING, text, "give the engine a unit of its own: `queenright run` as a service"
         )
-    if units and units[-1] != "init.scope" and not lingers:
-        text = f"it is in {units[-1]}, and {user} does not linger: it may end with the last session"
+    if found and found[-1] != "init.scope" and not lingers:
+        text = f"it is in {found[-1]}, and {user} does not linger: it may end with the last session"
         return Check("lifetime", Finding.WARNING, text, f"loginctl enable-linger {user}")
-    return Check("lifetime", Finding.OK, "no unit or session that we can see ends it by its own end")
-
-
-def cgroup_of(pid: int) -> str:
-    """Path of a process in systemd's hierarchy; "" where there is none to read."""
-    found = ""
-    with suppress(OSError, ValueError), open(f"{identity.PROC}/{pid}/cgroup", encoding="utf-8") as file:
-        for line in file:
-            number, controllers, path = line.rstrip("\n").split(":", 2)
-            if number == "0" or controllers == "name=systemd":
-                found = max(found, path, key=len)
-    return found
+    where = f"; it is in {found[-1]}" if found else ""
+    return Check("lifetime", Finding.OK, f"no unit or session that we can see ends it by its own end{where}")

@@ -1,8 +1,10 @@
 """Starts a warden that shares no fate with whoever asked: own session, double fork, nothing inherited.
 
 Run by absolute path as `python -I -S detach_stub.py LOG ARGV…`; standard library only, so that the fork happens in a
-process with one thread (a front end may have many). It waits for the warden's verdict, one word on a pipe, and ends
-with 0 (it runs), 3 (the slot has a warden) or 1 (the reason is on stderr). See daemon(7).
+process with one thread (a front end may have many). It says `here` on stdout, and goes on when it reads a word from
+stdin; at its end it does nothing. So who had another program start it knows whether it was started, and in time. Then
+it waits for the warden's verdict, one word on a pipe, and ends with 0 (it runs), 3 (the slot has a warden) or 1 (the
+reason is on stderr). See daemon(7).
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from typing import NoReturn
 def main() -> None:
     """`detach_stub.py LOG ARGV…`: start it, wait for its verdict, and end with that. See the module."""
     log_path, argv = sys.argv[1], sys.argv[2:]
+    os.write(1, b"here\n")
+    if not os.read(0, 16):
+        sys.exit("nobody waits for a warden any more")
     verdict_r, verdict_w = os.pipe()
     child = os.fork()
     if child == 0:

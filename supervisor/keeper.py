@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from supervisor import acts, budgets, holding, journal, kinds, locks, logfiles, membership, records
+from supervisor import acts, budgets, holding, journal, kinds, locks, logfiles, membership, records, units
 from supervisor._version import __version__
 from supervisor.console import Console
 from supervisor.contract import EngineSpec, Lifetime, State
@@ -69,7 +69,12 @@ class Keeper:
             "held": self.held or None,
             "warm": sorted(self.warm),
             "keeper": {"pid": os.getpid(), "version": __version__, "since": self.since},
-            "warden": {"pid": hello.pid, "ticks": hello.ticks, "keeper_crashes": hello.crashes},
+            "warden": {
+                "pid": hello.pid,
+                "ticks": hello.ticks,
+                "keeper_crashes": hello.crashes,
+                "cgroup": units.cgroup_of(hello.pid),
+            },
             "groups": groups,
             "members": self._members(),
             "contract": records.unstructure(self.spec) if self.spec else None,

@@ -92,11 +92,14 @@ def _warden(slot: Slot) -> dict[str, Any]:
     """Who it is, by the kernel, and what it says of its keepers, if what stands there is that warden's."""
     import json
 
+    from supervisor import units
+
     pids = locks.holders(slot.warden_lock)
     found: dict[str, Any] = {
         "pid": pids[0] if pids else None,
         "ticks": identity.start_ticks(pids[0]) if pids else None,
         "keeper_crashes": 0,
+        "cgroup": units.cgroup_of(pids[0]) if pids else "",
         "last_keeper": "",
         "last_words": [],
         "next_keeper_s": None,

@@ -60,6 +60,8 @@ def render(snapshot: dict[str, Any]) -> str:
         lines.append(f"keeper    pid {keeper['pid']}, version {keeper['version']}, up {ago(keeper['since'])}")
     elif snapshot["warden"]:
         lines += [f"          | {line}" for line in snapshot["warden"]["last_words"]]
+    if (cgroup := (snapshot["warden"] or {}).get("cgroup", "")).strip("/"):
+        lines.append(f"warden    pid {snapshot['warden']['pid']}, in control group {cgroup}")
     for group in snapshot["groups"]:
         lines += _group(group)
     if snapshot["members"]:

@@ -299,7 +299,7 @@ def test_a_debugger_that_keeps_a_dead_leader_does_not_stop_the_warden(rig: Rig) 
 def start_detached(rig: Rig, log: Path, argv: list[str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-S", str(DETACH_STUB), str(log), *argv]
     return subprocess.run(
-        command, env=rig.marker.env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        command, env=rig.marker.env, input="go", capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )  # fmt: skip
 
 
@@ -315,7 +315,7 @@ def detached(rig: Rig) -> tuple[Keeper, subprocess.CompletedProcess[str]]:
 
 def test_a_detached_warden_shares_no_fate_with_whoever_asked(rig: Rig) -> None:
     keeper, done = detached(rig)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "here\n", "")
     pid = keeper.hello["pid"]
     try:
         parent, group, session = map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1:4])
@@ -330,6 +330,13 @@ def test_a_detached_warden_shares_no_fate_with_whoever_asked(rig: Rig) -> None:
         keeper.ask("quit")
         keeper.say("!exit 0")
         wait_dead(pid)
+
+
+def test_nobody_is_started_for_whoever_waits_no_more(rig: Rig) -> None:
+    command = [sys.executable, "-I", "-S", str(DETACH_STUB), str(rig.slot / "never.log"), "/bin/true", "{}"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout) == (1, "here\n")
+    assert not (rig.slot / "never.log").exists()
 
 
 def test_a_detached_start_that_fails_says_why_in_a_line(rig: Rig) -> None:

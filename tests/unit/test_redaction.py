@@ -57,6 +57,8 @@ def test_text_loses_values_options_and_headers(text: str, left: str) -> None:
     [
         ("/system.slice/webapp.service", True, Finding.WARNING),
         ("/user.slice/user-1000.slice/user@1000.service/app.slice/tmux.service", True, Finding.WARNING),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/queenright-01ab.scope", True, Finding.OK),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/queenright-01ab.scope", False, Finding.WARNING),
         ("/user.slice/user-1000.slice/session-3.scope", False, Finding.WARNING),
         ("/user.slice/user-1000.slice/session-3.scope", True, Finding.OK),
         ("/init.scope", False, Finding.OK),
