@@ -85,6 +85,12 @@ def _remembered_port(slot: Slot, group: str) -> int | None:
     return port if 0 < port < 65536 else None
 
 
+def forget_port(slot: Slot, group: str) -> None:
+    """Somebody else is there: the next generation is to have another one."""
+    with suppress(OSError):
+        slot.group_port(group).unlink()
+
+
 def known_birth(spec: GroupSpec, slot: Slot, generation: str, chosen: Mapping[str, int], warden_pid: int) -> Birth:
     """For a generation of this name and these ports. The client's key is made once and kept; the generation's can be
     told from the client's and the generation's name, so a keeper that takes over needs nothing more."""

@@ -34,7 +34,7 @@ from supervisor import (
     records,
     restart,
 )
-from supervisor.birth import Life, known_birth, mark_of, new_birth
+from supervisor.birth import Life, forget_port, known_birth, mark_of, new_birth
 from supervisor.causes import Cause, Evidence, Word
 from supervisor.contract import Exit, GroupSpec, State
 from supervisor.errors import EngineStartError, QueenrightError
@@ -364,6 +364,7 @@ class Group:
         self._name_it(cause, verdict)
         if conflict:
             self._last_ports = {}  # whoever has one of them may be there again
+            forget_port(self.slot, self.spec.name)
         self.reason, self._blame, self._breaker = verdict.reason, "", None
         self._write_note()
         self._in_attempt(self._answer, verdict)
