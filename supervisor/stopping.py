@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -57,6 +58,9 @@ def stop(slot: Slot, *, who: str, heard: Callable[[dict[str, Any]], None] = lamb
         except ControlError:
             pass  # it is down, or hangs: the warden is next
         if not _is_gone(slot, warden, budgets.SWEEP_LIMIT):
+            # Its keeper would have taken it away: members rebuild what left its contract behind (`tenure`).
+            with suppress(OSError):
+                slot.contract_record.unlink()
             how = _end_warden(slot, warden)
         leftovers.clear(slot)  # one that was killed, by us or by somebody meanwhile, did not sweep
     left = leftovers.held(slot) if locks.is_held(slot.warden_lock) is False else []
