@@ -276,10 +276,10 @@ class Warden:
         self.drop_link()
         if self.quitting or self.stop_asked:
             self.leave()  # if it died during a stop, the warden ends the engine
-        delay = delays[min(died, len(delays)) - 1] if died else 0
-        self.timers.enter(delay, 0, self.start_keeper)
+        self.timers.enter(delay := delays[min(died, len(delays)) - 1] if died else 0, 0, self.start_keeper)
         self.record(time.monotonic() + delay)
-        return say(f"the keeper ended after {age:.1f} s with {last}; next in {delay:g} s")
+        how = self.why or f"code {info.si_code}, status {info.si_status}"
+        return say(f"the keeper ended after {age:.1f} s ({how}); next in {delay:g} s")
 
     # --- link -------------------------------------------------------------------------------------------------------
 

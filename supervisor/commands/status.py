@@ -79,7 +79,8 @@ def render(snapshot: dict[str, Any]) -> str:
 
 def _group(group: dict[str, Any]) -> list[str]:
     reason = f": {group['reason']}" if group["reason"] else ""
-    restarts = f", {group['restarts']} restarts" if group.get("restarts") else ""
+    times = group.get("restarts")
+    restarts = f", {times} restart{'s' if times > 1 else ''}" if times else ""
     lines = [f"{group['name']:9} {group['state']}{reason}{restarts}"]
     if group["proxy"]:
         lines.append(
