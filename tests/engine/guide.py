@@ -1,4 +1,4 @@
-"""The programs of a guide, as they stand on its page; and a stand-in for the ASGI server that they name."""
+"""The programs of guides, as they stand on their pages; and a stand-in for the ASGI server that one of them names."""
 
 from __future__ import annotations
 
@@ -24,16 +24,21 @@ STAND_IN = {
 
 
 def write_programs(page: str, folder: Path) -> list[Path]:
-    """Each Python block of the page as a file named by the first word of its docstring."""
+    """Each Python block of the page as a file named by the first word of its docstring, and each shell block as one
+    named by the first word of its second line, a comment."""
     text = (ROOT / "docs" / "guides" / page).read_text(encoding="utf-8")
     written = []
-    for block in re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
-        found = re.match(r'"""(\w+\.py)\b', block)
+    for block in re.findall(r"^```(?:python|sh)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+        found = re.match(r'(?:"""|#!/bin/sh\n# )(\w+\.(?:py|sh))\b', block)
         assert found is not None, block[:80]
         written.append(folder / found[1])
         written[-1].write_text(block, encoding="utf-8")
+    return written
+
+
+def write_stand_in(folder: Path) -> None:
+    """Hypercorn's stand-in beside the programs."""
     stand_in = folder / "hypercorn"
     stand_in.mkdir()
     for name, content in STAND_IN.items():
         (stand_in / name).write_text(content, encoding="utf-8")
-    return written

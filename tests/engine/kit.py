@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+CHAT, EMBED = "smollm2-135m", "minilm-l6"
+"""The real models, of the catalog."""
+ONE_THREAD = ("--threads", "1")  # the test machine has little else to give
+
 
 @dataclass(frozen=True, slots=True)
 class Kit:

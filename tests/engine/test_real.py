@@ -7,41 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisor.errors import EngineBinaryError
-from tests.engine.kit import Kit, Launch, proxy
+from tests.engine.kit import CHAT, EMBED, ONE_THREAD, Launch
 from tests.engine.place import Place
 from tests.engine.seen import Deaths, kill
-from workers.cache import cache_root
-from workers.engines import Origin, find_llama_server
-from workers.models import locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.engine.fronts import Front
+    from tests.engine.kit import Kit
 
 pytestmark = [pytest.mark.process, pytest.mark.engine]
 
-CHAT, EMBED = "smollm2-135m", "minilm-l6"
-ONE_THREAD = ("--threads", "1")  # the test machine has little else to give
 QUESTION = [{"role": "user", "content": "What do bees make?"}]
-
-
-@pytest.fixture(scope="module")
-def real_kit(tmp_path_factory: pytest.TempPathFactory) -> Kit:
-    """The llama-server that a user would get, and the catalog's models from the user's cache."""
-    try:
-        server = find_llama_server()
-    except EngineBinaryError as error:
-        pytest.skip(str(error))
-    chat, embed = locate(CHAT), locate(EMBED)
-    if chat is None or embed is None:
-        missing = CHAT if chat is None else EMBED
-        pytest.skip(f"{missing} is not in the cache: queenright model pull {missing}")
-    made_by = f"{server.distribution} {server.version}" if server.distribution else str(server.path)
-    named = None if server.origin is Origin.WHEEL else server.path
-    root = tmp_path_factory.mktemp("real")
-    return Kit(root, chat, embed, named, proxy(), cache_root(), f"llama-server ({made_by})", is_fake=False)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from supervisor import holders, locks, membership, scopes
 from supervisor.client import open_engine
 from supervisor.serving import serve_lock, watch_parent
 from tests.engine.fronts import PATIENCE
-from tests.engine.guide import write_programs
+from tests.engine.guide import write_programs, write_stand_in
 from tests.fakes.llama_server import story
 from tests.support import ROOT, alive, free_port, wait_until
 
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.process
 def programs(place: Place) -> Path:
     """The guide's programs, in the place's directory, where they find its configuration."""
     written = write_programs("front-ends.md", place.home)
+    write_stand_in(place.home)
     assert [path.name for path in written] == ["serve.py", "mcp_server.py"]
     return place.home
 
