@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from attrs import evolve
 
-from supervisor import journal, records
+from supervisor import draining, journal, records
 from supervisor.contract import EngineSpec
 from supervisor.errors import EngineStartError, UsageError
 
@@ -49,13 +49,14 @@ def _who(question: dict[str, Any]) -> str:
 
 def configure(keeper: Keeper, question: dict[str, Any]) -> None:
     """`contract`: be that engine from now on. Noted with the warden first, so that the next keeper would go on with it.
-    What keeps the engine up stays as it is."""
+    What keeps the engine up stays as it is. `drain_s`: how long groups that are stopped for it wait for requests."""
     tree = _tree(keeper)
+    drain_s = draining.seconds_of(question)
     wanted = records.structure(question.get("contract"), EngineSpec)
     assert keeper.spec is not None  # noqa: S101 - there is one where there is a tree
     spec = evolve(wanted, lifetime=keeper.spec.lifetime)
     why = f"its configuration was changed by {_who(question)}"
-    tree.configure(spec, why)
+    tree.configure(spec, why, drain_s)
     keeper.procs.note_slot("contract", records.unstructure(spec))
     keeper.spec = spec
     _keep_warm(keeper, spec.root, wanted.keep_warm)

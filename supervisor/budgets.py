@@ -32,6 +32,17 @@ WARDEN_STOP: Final = 8.3
 STOP_ANSWER: Final = 5.0
 """For a keeper to answer at all when it is asked to stop. After that it counts as hung, and the warden is asked."""
 
+DRAIN_MOST: Final = 3600.0
+"""The longest drain before a planned stop that may be asked for. Longer than any answer takes (STALL_LIMIT); who waits for
+more has forgotten a stop that still is to come."""
+
+DRAIN_LOOK: Final = 0.02
+"""Between two looks for a moment without a request in flight. A look reads a few numbers."""
+
+DRAIN_LEARN: Final = 2.0
+"""For a keeper to learn what is in flight, before a drain goes on without knowing. A new one reads it from the proxies'
+event streams within some 0.1 s; of what does not tell, nobody ever knows."""
+
 CONSOLE_DRAIN: Final = 0.5
 """For the last lines of a keeper that ends; a stopped terminal must not hold it up."""
 
@@ -269,6 +280,7 @@ def check() -> None:
         "WARDEN_STOP < HANDOFF_WAIT": WARDEN_STOP < HANDOFF_WAIT,
         "WARDEN_STOP + SWEEP_LIMIT < 10": WARDEN_STOP + SWEEP_LIMIT < 10,
         "3 * CONTROL_WAIT <= BUILD_LOCK_WAIT": 3 * CONTROL_WAIT <= BUILD_LOCK_WAIT,
+        "STALL_LIMIT <= DRAIN_MOST": STALL_LIMIT <= DRAIN_MOST,
         "UNIT_WAIT < CONTROL_WAIT / 2": UNIT_WAIT < CONTROL_WAIT / 2,  # a warden must still have the time to start
         "WARDEN_STOP < SERVER_CLEANUP": WARDEN_STOP < SERVER_CLEANUP,
         "SERVER_CLEANUP < HANDOFF_WAIT": SERVER_CLEANUP < HANDOFF_WAIT,

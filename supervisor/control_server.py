@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from supervisor import budgets
+from supervisor import budgets, draining
 from supervisor.control import MAX_LINE, PEER_CREDENTIALS
 from supervisor.errors import QueenrightError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
+
+    from supervisor.draining import InFlight
 
 CONTROL_FD = 4
 
@@ -37,6 +39,13 @@ class Served(Protocol):
     def is_at_rest(self) -> bool: ...
 
     def begin_stop(self, why: str) -> None: ...
+
+    @property
+    def draining(self) -> str: ...
+
+    def drains(self, who: str) -> None: ...
+
+    def in_flight(self) -> InFlight: ...
 
     async def act(self, op: str, question: dict[str, Any]) -> None: ...
 
@@ -133,10 +142,23 @@ async def _rest(served: Served, _: dict[str, Any]) -> AsyncGenerator[dict[str, A
 
 
 async def _stop(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-    """Snapshots while it stops; the end of the connection is the end of the keeper."""
-    who = str(question.get("who", "an unnamed caller"))[:200]
+    """Snapshots while it stops; the end of the connection is the end of the keeper. With `drain_s`, a caller who hangs up
+    before the stop has begun calls it off; and where somebody drains it already, it begins now: two mean it."""
+    why = f"asked by {str(question.get('who', 'an unnamed caller'))[:200]}"
+    try:
+        limit_s = draining.seconds_of(question)
+    except QueenrightError as error:
+        yield error.as_dict() | {"error": error.what}
+        return
     yield served.snapshot()
-    served.begin_stop(f"asked by {who}")
+    if limit_s and not served.draining:
+        served.drains(f"{why}; it waits for requests in flight, {limit_s:g} s at most")
+        try:
+            yield served.snapshot()
+            why += f"; {await draining.wait_idle(served.in_flight, limit_s)}"
+        finally:
+            served.drains("")
+    served.begin_stop(why)
     while True:
         change = served.change
         yield served.snapshot()

@@ -23,6 +23,7 @@ import trio
 from supervisor import (
     budgets,
     causes,
+    draining,
     endings,
     environment,
     evidence,
@@ -97,6 +98,8 @@ class Group:
         self.retired = trio.Event()
         """Set once it has stopped for good."""
         self._after: After | None = None
+        self._draining: trio.CancelScope | None = None
+        """Of the wait for a quiet moment before a stop; whatever else stops the group ends it."""
         self._stops_due = 0
         """Stops that are still in the inbox: only after the last of them it is at rest for what `_after` says."""
         self._is_held = False
@@ -216,13 +219,13 @@ class Group:
 
     # --- stopped for a purpose --------------------------------------------------------------------------------------
 
-    def reshape(self, spec: GroupSpec, kind: Kind, why: str) -> None:
+    def reshape(self, spec: GroupSpec, kind: Kind, why: str, drain_s: float = 0.0) -> None:
         """Be what `spec` says: by a stop and a start, or at once where no process would notice. A held one stays held."""
         if self._after is None and spec.runs_as(self.spec):
             self.spec = spec
             return
         self._next = spec, kind
-        self._stop_for(After.HOLD if self._is_held else After.START, why)
+        self._stop_for(After.HOLD if self._is_held else After.START, why, drain_s)
 
     def hold(self, why: str) -> None:
         """Stop, and stay down until `release`."""
@@ -245,19 +248,26 @@ class Group:
             self._handle(Happening(Event.WANTED))
         return given_up
 
-    def retire(self, why: str) -> None:
+    def retire(self, why: str, drain_s: float = 0.0) -> None:
         """Stop for good: nobody wants the group any more. `retired` says when."""
-        self._stop_for(After.RETIRE, why)
+        self._stop_for(After.RETIRE, why, drain_s)
 
     def stop(self, why: str) -> None:
         """Stop with the whole engine; whatever it was to do afterwards is off."""
         self._after = None
+        self._end_drain()
         self.post(Event.STOP, reason=why)
+
+    @property
+    def in_flight(self) -> int | None:
+        """Requests that it owes an answer; None where that is not known. One that is not up owes none."""
+        is_up = self.prober is not None and self.state in (State.RUNNING, State.DEGRADED)
+        return self.prober.in_flight if self.prober is not None and is_up else 0
 
     @property
     def is_settled(self) -> bool:
         """Whether it will not come up by being waited for any longer."""
-        return not self._is_in_between and self.state in lifecycle.SETTLED
+        return (self.is_draining or not self._is_in_between) and self.state in lifecycle.SETTLED
 
     @property
     def is_at_rest(self) -> bool:
@@ -269,14 +279,38 @@ class Group:
         """Whether it is being stopped for something that is still to come."""
         return self._after is not None and not (self._after is After.RETIRE and not self._stops_due)
 
-    def _stop_for(self, after: After, why: str) -> None:
+    def _stop_for(self, after: After, why: str, drain_s: float = 0.0) -> None:
+        """Stop, and then `after`. Before it, wait at most `drain_s` for a moment in which it owes nobody an answer."""
         self._after = after
-        self.post(Event.STOP, reason=why)
+        self._end_drain()
+        if drain_s and self.in_flight != 0:
+            self._draining = trio.CancelScope()
+            self.reason = f"{why}; it waits for its requests in flight, {drain_s:g} s at most"
+            self._start_soon(self._drain, self._draining, why, drain_s)
+        else:
+            self.post(Event.STOP, reason=why)
+
+    async def _drain(self, scope: trio.CancelScope, why: str, limit_s: float) -> None:
+        with scope:
+            found = await draining.wait_idle(lambda: {self.spec.name: self.in_flight}, limit_s)
+            self._draining = None
+            self.post(Event.STOP, reason=f"{why}; {found}")
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it serves on for a while, before it is stopped for something."""
+        return self._draining is not None
+
+    def _end_drain(self) -> None:
+        if self._draining is not None:
+            self._draining.cancel()
+            self._draining = None
 
     def _go_on(self) -> None:
         """It is at rest: what it was stopped for. In the same step, so that nobody finds it in between."""
         if self._after is After.RETIRE and self.life is not None:
             return  # it cannot be killed: shown for as long as it lives
+        self._end_drain()
         after, self._after = self._after, None
         if self._next is not None:
             (self.spec, self.kind), self._next = self._next, None
@@ -689,6 +723,7 @@ class Group:
             "name": self.spec.name,
             "state": self.state.value,
             "settled": self.is_settled,
+            "draining": self.is_draining,
             "reason": self.reason,
             "since": self.since,
             "generation": life.birth.generation if life else None,

@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from supervisor import acts, budgets, holding, journal, kinds, locks, logfiles, membership, records, units
+from supervisor import acts, budgets, draining, holding, journal, kinds, locks, logfiles, membership, records, units
 from supervisor._version import __version__
 from supervisor.console import Console
 from supervisor.contract import EngineSpec, Lifetime, State
@@ -44,6 +44,8 @@ class Keeper:
         self.spec: EngineSpec | None = None
         self.tree: Tree | None = None
         self.stopping = ""
+        self.draining = ""
+        """Who waits for a quiet moment to stop the engine."""
         self.held = ""
         self.warm: set[str] = set()
         """Configurations that want the engine to outlive its members."""
@@ -64,9 +66,10 @@ class Keeper:
         return {
             "slot": str(self.slot.path),
             "state": self.state.value,
-            "reason": self.stopping or next((g["reason"] for g in groups if g["reason"]), ""),
+            "reason": self.stopping or self.draining or next((g["reason"] for g in groups if g["reason"]), ""),
             "lifetime": self.spec.lifetime.value if self.spec else None,
             "held": self.held or None,
+            "draining": self.draining or None,
             "warm": sorted(self.warm),
             "keeper": {"pid": os.getpid(), "version": __version__, "since": self.since},
             "warden": {
@@ -153,6 +156,17 @@ class Keeper:
             self.tell()
         elif now and self.tree is not None:
             self.tree.kill()
+
+    def drains(self, who: str) -> None:
+        """Somebody waits for a quiet moment to stop the engine; "" when that is over."""
+        self.draining = who
+        self.tell()
+
+    def in_flight(self) -> draining.InFlight:
+        """What a stop that drains has to wait for: nothing once something else stops the engine."""
+        if self.stopping:
+            return {}
+        return self.tree.in_flight if self.tree else {"any group": None}
 
     def leave(self) -> None:
         """Make room for the next keeper; the engine goes on."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 UNKNOWN_GROUP: dict[str, Any] = {
     "state": "degraded",
     "settled": False,
+    "draining": False,
     "reason": "its record does not say what it is doing",
     "since": None,
     "url": None,

@@ -98,6 +98,12 @@ class Prober:
         proxy.in_flight = sum(s.in_flight or 0 for s in known)
         proxy.progress = sum(s.progress or 0 for s in known)
 
+    @property
+    def in_flight(self) -> int | None:
+        """Requests that the generation owes an answer; None unless that is known of all its servers."""
+        owed = [subject.in_flight for subject in self.subjects.values() if subject.name != PROXY]
+        return None if None in owed else sum(number or 0 for number in owed)
+
     def describe(self, name: str) -> dict[str, Any] | None:
         """Verdict and evidence of a subject, for status; None of a server that is not loaded and owes nothing."""
         subject = self.subjects[name]

@@ -18,7 +18,7 @@ from supervisor.control import ControlError
 from supervisor.errors import NoEngineError, QueenrightError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from supervisor.identity import Identity
     from supervisor.slot import Slot
@@ -34,9 +34,11 @@ class Stopped:
     members: tuple[str, ...]
 
 
-def stop(slot: Slot, *, who: str, heard: Callable[[dict[str, Any]], None] = lambda _: None) -> Stopped:
+def stop(
+    slot: Slot, *, who: str, drain_s: float = 0.0, heard: Callable[[dict[str, Any]], None] = lambda _: None
+) -> Stopped:
     """Stop the engine of the slot; returns when its warden is gone. Bounded: STOP_ANSWER for the keeper to answer at
-    all, TEARDOWN for it to be done; then the warden ends everything; then SIGKILL.
+    all, `drain_s` for requests in flight, TEARDOWN for it to be done; then the warden ends everything; then SIGKILL.
 
     `heard` gets the keeper's snapshots meanwhile. Raises NoEngineError, or QueenrightError when the warden outlives
     even SIGKILL or cannot be found, or something of the engine cannot be killed. An engine that somebody builds
@@ -50,13 +52,9 @@ def stop(slot: Slot, *, who: str, heard: Callable[[dict[str, Any]], None] = lamb
         how = "leftovers"
     else:
         warden, how = find_warden(slot), "keeper"
-        try:
-            limits = {"limit": budgets.TEARDOWN + budgets.CONTROL_ANSWER, "first": budgets.STOP_ANSWER}
-            for snapshot in control.converse(slot, "stop", **limits, who=who):
-                members = tuple(f"{member['name']} ({member['pid']})" for member in snapshot["members"]) or members
-                heard(snapshot)
-        except ControlError:
-            pass  # it is down, or hangs: the warden is next
+        for snapshot in _ask(slot, who, drain_s):
+            members = tuple(f"{member['name']} ({member['pid']})" for member in snapshot["members"]) or members
+            heard(snapshot)
         if not _is_gone(slot, warden, budgets.SWEEP_LIMIT):
             # Its keeper would have taken it away: members rebuild what left its contract behind (`tenure`).
             with suppress(OSError):
@@ -67,6 +65,25 @@ def stop(slot: Slot, *, who: str, heard: Callable[[dict[str, Any]], None] = lamb
     if left:
         raise QueenrightError(f"something cannot be killed: {', '.join(left)}", "`ps` shows it, probably in state D")
     return Stopped(how, time.monotonic() - began, members)
+
+
+def _ask(slot: Slot, who: str, drain_s: float) -> Iterator[dict[str, Any]]:
+    """Have the keeper stop: its snapshots, until it is gone, or does not answer. A keeper that goes away while it still
+    drains (it was replaced, or killed) has not begun: its successor is asked."""
+    over = time.monotonic() + drain_s
+    snapshot: dict[str, Any] = {}
+    while snapshot.get("state") != "stopping":
+        left = max(0.0, over - time.monotonic())
+        limit = left + budgets.TEARDOWN + budgets.CONTROL_ANSWER
+        try:
+            for snapshot in control.converse(
+                slot, "stop", limit=limit, first=budgets.STOP_ANSWER, who=who, drain_s=left
+            ):
+                yield snapshot
+        except ControlError:
+            return  # it is down, or hangs: the warden is next
+        if not left:
+            return
 
 
 def find_warden(slot: Slot) -> Identity | None:

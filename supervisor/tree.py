@@ -91,8 +91,9 @@ class Tree:
         self._nobodys.discard(row.gen)
         self._tell()
 
-    def configure(self, spec: EngineSpec, why: str) -> None:
-        """Be what `spec` says. A group that stays as it is is not touched; the others go their own ways, each for itself.
+    def configure(self, spec: EngineSpec, why: str, drain_s: float = 0.0) -> None:
+        """Be what `spec` says. A group that stays as it is is not touched; the others go their own ways, each for itself,
+        after at most `drain_s` seconds in which it waits for its requests in flight.
 
         Raises ConfigError for a kind that is not known; nothing was changed then.
         """
@@ -100,14 +101,14 @@ class Tree:
         kinds = {group.name: self._find_kind(group.kind) for group in spec.groups}
         for group in spec.groups:
             if group.name in self.groups and not self.groups[group.name].retired.is_set():
-                self.groups[group.name].reshape(group, kinds[group.name], why)
+                self.groups[group.name].reshape(group, kinds[group.name], why, drain_s)
             else:
                 new = self.groups[group.name] = self._make(group)
                 self._nursery.start_soon(self._live, new, None, not self._held)
                 if self._held:
                     new.hold(self._held)
         for name in self.groups.keys() - kinds.keys():
-            self.groups[name].retire(why)
+            self.groups[name].retire(why, drain_s)
         self._tell()
 
     def hold(self, why: str) -> None:
@@ -143,6 +144,11 @@ class Tree:
     def is_at_rest(self) -> bool:
         """Whether nothing runs any more."""
         return not self._nobodys and all(group.is_at_rest for group in self.groups.values())
+
+    @property
+    def in_flight(self) -> dict[str, int | None]:
+        """Requests that each group owes an answer; None where that is not known."""
+        return {name: group.in_flight for name, group in self.groups.items()}
 
     def kill(self) -> None:
         """End every group now: no unload, no grace."""

@@ -22,6 +22,32 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slot", type=Path, metavar="DIR", help="slot directory (default: as configured)")
 
 
+def add_drain(parser: argparse.ArgumentParser) -> None:
+    """`--drain`."""
+    parser.add_argument(
+        "--drain",
+        type=_drain,
+        default=0.0,
+        metavar="SECONDS",
+        help="first wait at most so long for a moment without requests in flight. New ones are not refused meanwhile, so "
+        "on a busy engine it takes all of this time; where it is not known what is in flight, it goes on after 2 s",
+    )
+
+
+def _drain(text: str) -> float:
+    import argparse
+
+    from supervisor import budgets
+
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= budgets.DRAIN_MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {budgets.DRAIN_MOST:g}")
+    return seconds
+
+
 def slot_of(args: argparse.Namespace) -> Slot:
     """The slot that is meant. Only the one key that says so is read of the configuration, so that an error elsewhere
     in it never keeps anybody from looking or stopping. Raises ConfigError."""
@@ -54,7 +80,8 @@ def watch(slot: Slot, names: Collection[str]) -> dict[str, Any]:
                         print(
                             f"queenright: {group['name']}: {': '.join(filter(None, now))}", file=sys.stderr, flush=True
                         )
-                if all(group["settled"] for group in snapshot["groups"] if group["name"] in names):
+                mine = [group for group in snapshot["groups"] if group["name"] in names]
+                if all(group["settled"] and not group.get("draining") for group in mine):
                     return snapshot
         time.sleep(budgets.READY_POLL)  # noqa: TID251 - the next keeper is on its way
     raise NoEngineError(f"the engine in {slot.path} is gone", "`queenright logs` has what was said last")

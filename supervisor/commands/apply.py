@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from supervisor.commands._common import add_place, watch
+from supervisor.commands._common import add_drain, add_place, watch
 
 if TYPE_CHECKING:
     import argparse
@@ -21,12 +21,13 @@ class Apply:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add this command's arguments."""
         add_place(parser)
+        add_drain(parser)
         parser.add_argument("--dry-run", action="store_true", help="only say what would be restarted")
         parser.add_argument("--json", action="store_true", help="the changes as data")
         parser.epilog = (
             "example:\n  queenright apply --dry-run\n\n"
             "Groups that stay as they are go on serving. Requests to the others are held until they are up; what is being\n"
-            "streamed from them is cut and said to be. Exit status 4 when no engine runs."
+            "streamed from them is cut and said to be, unless it ends within --drain. Exit status 4 when no engine runs."
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -49,7 +50,7 @@ class Apply:
             differences = changes(serving, wanted)
             if differences and not args.dry_run:
                 who = f"queenright apply (pid {os.getpid()})"
-                control.ask(slot, "configure", contract=records.unstructure(wanted), who=who)
+                control.ask(slot, "configure", contract=records.unstructure(wanted), who=who, drain_s=args.drain)
         if not args.json:
             print("\n".join(f"{name}: {what}" for name, what in differences.items()) or "nothing changed", flush=True)
         state = "unchanged"

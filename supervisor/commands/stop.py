@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.commands._common import add_place, slot_of
+from supervisor.commands._common import add_drain, add_place, slot_of
 
 if TYPE_CHECKING:
     import argparse
@@ -19,8 +19,13 @@ class Stop:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add this command's arguments."""
         add_place(parser)
+        add_drain(parser)
         parser.add_argument("--json", action="store_true", help="what was stopped, as data")
-        parser.epilog = "example:\n  queenright stop\n\nExit status 4 when no engine runs. Never starts one."
+        parser.epilog = (
+            "example:\n  queenright stop\n  queenright stop --drain 30\n\n"
+            "Exit status 4 when no engine runs. Never starts one. While it drains, Ctrl-C calls the stop off, and a second\n"
+            "`queenright stop` stops at once."
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Stop it. Raises NoEngineError, or QueenrightError when something cannot be ended."""
@@ -29,7 +34,8 @@ class Stop:
         slot = slot_of(args)
         if locks.is_held(slot.warden_lock) is not True:  # what lives is stopped, whatever became of its directory
             slot.examine()
-        done = stopping.stop(slot, who=f"queenright stop (pid {os.getpid()}, user id {os.getuid()})")
+        who = f"queenright stop (pid {os.getpid()}, user id {os.getuid()})"
+        done = stopping.stop(slot, who=who, drain_s=args.drain, heard=_tell_of_draining)
         if args.json:
             import json
 
@@ -48,3 +54,10 @@ class Stop:
 
 
 COMMAND: Final = Stop()
+
+
+def _tell_of_draining(snapshot: dict[str, Any]) -> None:
+    import sys
+
+    if snapshot.get("draining"):
+        print(f"queenright: {snapshot['draining']}", file=sys.stderr, flush=True)

@@ -20,10 +20,13 @@ from supervisor.control import MAX_LINE, ControlError, ask, converse
 from supervisor.control_server import serve
 from supervisor.errors import ExitCode, UsageError
 from supervisor.slot import SOCKET_PATH_LIMIT, Slot, connectable
+from tests.support import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from supervisor.draining import InFlight
 
 LIMIT = 20.0
 """Seconds: only a hang takes so long."""
@@ -41,6 +44,8 @@ class FakeKeeper:
         self.stopped = ""
         self.padding = ""
         self.is_at_rest = True
+        self.draining = ""
+        self.owes = 1
 
     async def act(self, op: str, question: dict[str, Any]) -> None:
         if not question["groups"]:
@@ -56,6 +61,12 @@ class FakeKeeper:
     def begin_stop(self, why: str) -> None:
         self.stopped = why
         self.tell()
+
+    def drains(self, who: str) -> None:
+        self.draining = who
+
+    def in_flight(self) -> InFlight:
+        return {"chat": self.owes}
 
     def tell(self) -> None:
         """Something changed."""
@@ -230,6 +241,39 @@ def test_a_stop_without_a_name_and_one_with_a_long_one(server: Server) -> None:
         heard = follow(server, "stop", **who)
         next(heard)
         assert next(heard)["stopped"] == shown
+
+
+def test_a_stop_that_drains_comes_when_that_is_over_and_says_what_came_of_it(server: Server) -> None:
+    heard = follow(server, "stop", who="a test", drain_s=30)
+    assert [next(heard)["stopped"] for _ in range(2)] == ["", ""]
+    assert server.keeper.draining == "asked by a test; it waits for requests in flight, 30 s at most"
+    server.do(setattr, server.keeper, "owes", 0)
+    assert next(heard)["stopped"].startswith("asked by a test; nothing was in flight after ")
+    assert server.keeper.draining == ""
+
+
+def test_where_somebody_drains_it_already_a_second_stop_is_at_once(server: Server) -> None:
+    first, second = follow(server, "stop", who="one", drain_s=30), follow(server, "stop", who="two", drain_s=30)
+    assert [next(first)["stopped"] for _ in range(2)] == ["", ""]
+    assert [next(second)["stopped"] for _ in range(2)] == ["", "asked by two"]
+
+
+def test_a_caller_who_hangs_up_while_it_drains_calls_the_stop_off(server: Server) -> None:
+    heard = follow(server, "stop", drain_s=30)
+    next(heard), next(heard)
+    assert server.keeper.draining
+    heard.close()  # type: ignore[attr-defined]
+    wait_until(lambda: not server.keeper.draining, what="called off")
+    server.do(setattr, server.keeper, "owes", 0)
+    assert ask(server.slot, "status")["stopped"] == ""
+
+
+@pytest.mark.parametrize("drain_s", [-1, 3601, "5", True, None, float("nan")])
+def test_a_drain_that_is_no_time_is_refused_and_nothing_is_stopped(server: Server, drain_s: object) -> None:
+    with pytest.raises(ControlError, match="no number of seconds from 0 to 3600") as refused:
+        next(follow(server, "stop", drain_s=drain_s))
+    assert refused.value.exit_code is ExitCode.USAGE
+    assert ask(server.slot, "status")["stopped"] == ""
 
 
 GARBAGE = [

@@ -618,6 +618,83 @@ async def test_an_unload_is_no_loss(bench: Bench) -> None:
         assert bench.group.describe()["servers"][0]["state"] == "unloaded"
 
 
+# --- draining -----------------------------------------------------------------------------------------------------------
+
+
+CHANGED = evolve(SPEC, environment={"OF_THE_GROUP": "2"})
+
+
+def owe(bench: Bench, chat: int, draft: int = 0) -> None:
+    """So many requests are in flight, as the kind's watch says."""
+    bench.group._note_activity("chat", chat, 0)
+    bench.group._note_activity("draft", draft, 0)
+
+
+@jumping
+async def test_a_group_that_is_drained_serves_on_until_a_moment_without_requests(bench: Bench) -> None:
+    async with bench.alive():
+        owe(bench, 1, 1)
+        first = bench.warden.last
+        await bench.happen(bench.group.reshape, CHANGED, bench.kind, "changed", 30.0)
+        await bench.pass_time(10)
+        assert (bench.state(), bench.warden.last) == (State.RUNNING, first)
+        assert (bench.group.is_settled, bench.group.is_draining) == (True, True), "whoever wants it has it"
+        assert "waits for its requests in flight, 30 s at most" in bench.group.reason
+        owe(bench, 1, 0)
+        await bench.pass_time(1)
+        assert bench.warden.last == first
+        owe(bench, 0, 0)
+        await bench.pass_time(1)
+        assert (bench.state(), bench.group.is_draining, bench.group.spec) == (State.RUNNING, False, CHANGED)
+        assert bench.warden.last != first
+
+
+@jumping
+async def test_a_drain_ends_at_its_limit(bench: Bench) -> None:
+    async with bench.alive():
+        owe(bench, 2)
+        first = bench.warden.last
+        await bench.happen(bench.group.reshape, CHANGED, bench.kind, "changed", 7.0)
+        await bench.pass_time(6.9)
+        assert bench.warden.last == first
+        await bench.pass_time(0.2)
+        assert bench.warden.last != first
+
+
+@jumping
+async def test_what_is_not_known_to_be_in_flight_is_not_waited_for_and_that_is_said(bench: Bench) -> None:
+    async with bench.alive():
+        bench.group._note_activity("chat", 3, 0)  # and nothing of the other one
+        bench.warden.obeys = set()
+        await bench.happen(bench.group.retire, "nobody wants it", 30.0)
+        assert bench.state() is State.RUNNING
+        await bench.pass_time(budgets.DRAIN_LEARN + 0.1)
+        assert bench.state() is State.STOPPING
+        assert bench.group.reason == "nobody wants it; of chat it is not known what is in flight"
+
+
+@jumping
+@pytest.mark.parametrize("how", ["stop", "hold", "reshape", "dies"])
+async def test_whatever_else_stops_a_group_ends_its_drain(bench: Bench, how: str) -> None:
+    async with bench.alive():
+        owe(bench, 1)
+        first = bench.warden.last
+        await bench.happen(bench.group.reshape, CHANGED, bench.kind, "changed", 300.0)
+        await {
+            "stop": lambda: bench.happen(bench.group.stop, "the end"),
+            "hold": lambda: bench.happen(bench.group.hold, "a benchmark"),
+            "reshape": lambda: bench.happen(bench.group.reshape, SPEC, bench.kind, "changed back"),
+            "dies": lambda: bench.happen(bench.warden.die, first),
+        }[how]()
+        await bench.pass_time(3)
+        assert not bench.group.is_draining
+        expected = {"stop": State.DOWN, "hold": State.HELD}.get(how, State.RUNNING)
+        assert (bench.state(), bench.warden.last == first) == (expected, expected is not State.RUNNING)
+        births = len(bench.warden.spawned)
+        await bench.pass_time(400)
+        assert (bench.state(), len(bench.warden.spawned)) == (expected, births), "the drain came back"
+
+
 # --- stopping -----------------------------------------------------------------------------------------------------------
 
 
@@ -1172,6 +1249,8 @@ async def live(bench: Bench, row: Any, chance: random.Random, length: int) -> bo
         lambda: bench.group.hold("a benchmark"),
         bench.group.release,
         lambda: bench.group.reshape(bigger(), kind, "another configuration"),
+        lambda: bench.group.reshape(bigger(), kind, "another configuration", 5.0),
+        lambda: owe(bench, chance.randint(0, 1)),
         bench.group.retry,
         lambda: setattr(kind, "release_does", chance.choice(["", "hang", OSError("no")])),
         lambda: setattr(warden, "obeys", chance.choice([{signal.SIGKILL}, {signal.SIGKILL, signal.SIGTERM}])),
