@@ -254,14 +254,31 @@ class Keeper:
 
     async def _watch_members(self) -> None:
         """The last one out stops the engine. The step is taken under build.lock after counting again, so the last
-        one out cannot race the next one in; the lock is only tried, so the control socket goes on answering."""
+        one out cannot race the next one in; the lock is only tried, so the control socket goes on answering. Where the
+        engine is kept warm nothing stops, and that is said: once each time."""
+        was_used = False
         while self.spec is not None and self.spec.lifetime is Lifetime.MEMBERS:
-            if not self.warm and self._is_unused() and (hold := self._try_build_lock()) is not None:
+            is_used = not self._is_unused()
+            if self.warm and was_used and not is_used:
+                self._tell_left_warm()
+            was_used = is_used
+            if not self.warm and not is_used and (hold := self._try_build_lock()) is not None:
                 with hold:
                     if not self.warm and self._is_unused():
                         self.begin_stop("the last member left")
                         return
             await trio.sleep(budgets.MEMBER_POLL)
+
+    def _tell_left_warm(self) -> None:
+        roots = sorted(self.warm)
+        self.console.say(f"the last member left; kept warm for {', '.join(roots)}")
+        journal.note(
+            self.slot,
+            "left warm",
+            why="the last member left",
+            groups=list(self.tree.groups) if self.tree else [],
+            roots=roots,
+        )
 
     def _try_build_lock(self) -> locks.Hold | None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,28 @@ def test_a_stop_says_who_asked_what_was_killed_and_what_it_took(place: Place, ob
     assert stopped["killed"] == ([] if obeys else ["chat"])
     assert stopped["swept"] == (1 if obeys else 0), "what the server had forked into a session of its own"
     assert stopped["clean"]
+
+
+@pytest.mark.long
+def test_leaving_an_engine_that_is_kept_warm_is_said_once_each_time(place: Place) -> None:
+    place.configure(engine={"keep_warm": True})
+    for times in (1, 2):
+        first, last = place.member(), place.member()
+        family = place.family()
+        first.end()
+        wait_until(lambda: len(place.snapshot()["members"]) == 1, what="one left")
+        assert len(events(place, "left warm")) == times - 1
+        last.end()
+        wait_until(lambda times=times: len(events(place, "left warm")) == times, what="it is said")  # type: ignore[misc]
+        said = events(place, "left warm")[-1]
+        assert (said["why"], said["roots"]) == ("the last member left", [str(place.config.parent)])
+        assert sorted(said["groups"]) == ["chat", "embed"]
+    os.kill(family.keeper.pid, signal.SIGKILL)  # its successor saw nobody leave
+    wait_until(lambda: place.family().keeper != family.keeper, what="another keeper")
+    began = place.snapshot()["keeper"]["since"]
+    wait_until(lambda: place.snapshot() and time.time() - began > 4 * budgets.MEMBER_POLL)
+    assert len(events(place, "left warm")) == 2
+    assert place.cli("stop").returncode == ExitCode.OK
 
 
 @pytest.mark.long
