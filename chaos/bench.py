@@ -51,7 +51,7 @@ class BenchCommand:
             f"cells:\n{cells}\n\n"
             f"cells of peers: {', '.join(PEER_CELLS)}\n\n"
             "example:\n  queenright bench --only version,status\n  queenright bench peers --only recovery\n\n"
-            "Exit status 0 when all was measured, whether the goals were met or missed. All cells take about a minute.\n"
+            "Exit status 0 when all was measured, whether the goals were met or missed. All cells take some two minutes.\n"
             "Cells that need an engine are left out where there is no llama-server or model, unless asked for by name."
         )
 
@@ -169,10 +169,13 @@ def _measure(
         Teller() as teller,
     ):
         folder = Path(name)
-        group, why = _group(cells, config, folder)
+        path = config or folder / "queenright.toml"
+        if config is None:
+            path.write_text(bench_cells.CONFIGURATION, encoding="utf-8")
+        group, why = _group(cells, path, named=config is not None)
         if why is not None and named and any(cell.needs_engine for cell in cells):
             raise why
-        bench = bench_cells.Bench(folder, pairs, group, teller)
+        bench = bench_cells.Bench(folder, path, pairs, group, teller)
         for cell in cells:
             if why is None or not cell.needs_engine:
                 figures += cell.run(bench)
@@ -183,7 +186,7 @@ def _measure(
     return group, figures, skipped
 
 
-def _group(cells: list[Cell], config: Path | None, folder: Path) -> tuple[GroupSpec | None, QueenrightError | None]:
+def _group(cells: list[Cell], config: Path, *, named: bool) -> tuple[GroupSpec | None, QueenrightError | None]:
     """What can be run here, or why nothing can. A configuration that was named must be usable: raises."""
     from chaos.bench_cells import group_to_run
     from supervisor.errors import QueenrightError
@@ -191,9 +194,9 @@ def _group(cells: list[Cell], config: Path | None, folder: Path) -> tuple[GroupS
     if not any(cell.uses_engine for cell in cells):
         return None, None
     try:
-        return group_to_run(config, folder), None
+        return group_to_run(config), None
     except QueenrightError as error:
-        if config is not None:
+        if named:
             raise
         return None, error
 

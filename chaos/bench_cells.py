@@ -34,9 +34,10 @@ context = 512
 @frozen
 class Bench:
     """What every cell has: a directory that is cleared away, how many pairs, and the group to run (None: there is
-    nothing here that could be run)."""
+    nothing here that could be run), which is the first one of the configuration."""
 
     folder: Path
+    configuration: Path
     pairs: int | None
     group: GroupSpec | None
     tell: Callable[[str, int, int], None]
@@ -137,9 +138,14 @@ def _keeper(bench: Bench) -> list[Figure]:
 def _memory(bench: Bench) -> list[Figure]:
     bench.tell("memory", 0, 1)
     with rig.engine(bench.slot, bench.spec) as snapshot:
-        sizes = {who: rig.memory_mebibytes(snapshot[who]["pid"]) for who in ("warden", "keeper")}
+        warden, keeper = snapshot["warden"]["pid"], snapshot["keeper"]["pid"]
+        found = [
+            ("warden, PSS", rig.memory_mebibytes(warden, "Pss"), None),
+            ("warden, USS", rig.memory_mebibytes(warden, "Private_Clean", "Private_Dirty"), 7),
+            ("keeper, PSS", rig.memory_mebibytes(keeper, "Pss"), 45),
+        ]
     bench.tell("memory", 1, 1)
-    return [measuring.memory_figure("memory", f"{who}, PSS", [size]) for who, size in sizes.items()]
+    return [measuring.amount("memory", name, measuring.MEBIBYTES, [size], goal=goal) for name, size, goal in found]
 
 
 def _direct(bench: Bench) -> list[Figure]:
@@ -162,24 +168,45 @@ def _direct(bench: Bench) -> list[Figure]:
     return found
 
 
+def _sharing(name: str) -> Callable[[Bench], list[Figure]]:
+    """A cell of chaos.bench_sharing, imported when it is run: its helpers import this module."""
+
+    def run(bench: Bench) -> list[Figure]:
+        from chaos import bench_sharing
+
+        measured: list[Figure] = getattr(bench_sharing, name)(bench)
+        return measured
+
+    return run
+
+
 CELLS: Final = {
     cell.name: cell
     for cell in (
         Cell("version", "`queenright version`, against `python -c pass`", False, False, _version),
         Cell("status", "`queenright status` without and with an engine, against the same", True, False, _status),
         Cell("direct", "a request through engine.http, against plain httpx to the same port", False, False, _direct),
+        Cell(
+            "bind",
+            "a process comes to an engine that runs, against a round trip and an fsync",
+            True,
+            True,
+            _sharing("bind"),
+        ),
+        Cell("exec", "`queenright exec -- true`, against `import supervisor.client`", True, True, _sharing("run")),
+        Cell("members", "a count of 1000 members, against a bare look at 1000 locks", False, False, _sharing("probe")),
         Cell("recovery", "proxy and server killed until healthy, against starting them bare", True, True, _recovery),
         Cell("keeper", "keeper killed until the next one answers, against `import trio`", True, True, _keeper),
         Cell("memory", "what warden and keeper take, in MiB", True, True, _memory),
+        Cell("idle", "CPU time of the keeper with 100 members, in % of a core", True, True, _sharing("idle")),
     )
 }
 
 
-def group_to_run(configuration: Path | None, folder: Path) -> GroupSpec:
-    """The first group of a configuration, or of ours. Raises what resolving a configuration raises."""
+def group_to_run(configuration: Path) -> GroupSpec:
+    """The first group of a configuration. Raises what resolving a configuration raises."""
     from supervisor import config as configurations
 
-    path = configuration or folder / "queenright.toml"
-    config = configurations.load(path) if configuration else configurations.parse(CONFIGURATION, path)
+    config = configurations.load(configuration)
     group = next(iter(config.groups.values()))
     return kinds.find(group.kind).resolve(group, config.engine)

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from attrs import asdict, frozen
 
-from chaos.measuring import RATIO
+from chaos.measuring import PERCENT, RATIO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ def rows(figures: Sequence[Figure]) -> list[tuple[str, ...]]:
             (
                 figure.cell,
                 figure.name,
-                _seconds(figure.ours) if is_ratio else f"{figure.value:.1f} {figure.unit}",
+                _seconds(figure.ours) if is_ratio else _amount(figure),
                 figure.against or "-",
                 _seconds(figure.base) if is_ratio else "-",
                 f"{figure.value:.2f}" if is_ratio else "-",
@@ -118,6 +118,10 @@ def as_data(
         "figures": [asdict(figure) | {"verdict": figure.verdict or None} for figure in figures],
         "skipped": skipped,
     }
+
+
+def _amount(figure: Figure) -> str:
+    return f"{figure.value:.{2 if figure.unit == PERCENT else 1}f} {figure.unit}"
 
 
 def _seconds(times: Sequence[float]) -> str:

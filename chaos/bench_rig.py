@@ -160,15 +160,20 @@ def keeper_seconds(slot: Slot, snapshot: dict[str, Any]) -> float:
     raise NotMeasuredError(f"no new keeper answered within {budgets.HANDOFF_WAIT:g} s")
 
 
-def memory_mebibytes(pid: int) -> float:
-    """Proportional set size (proc_pid_smaps(5)): shared pages count by their share. Raises NotMeasuredError."""
+def memory_mebibytes(pid: int, *fields: str) -> float:
+    """The sum of these fields of proc_pid_smaps(5). `Pss` is the proportional set size, where shared pages count by their
+    share; both `Private_` ones make the unique set size. Raises NotMeasuredError."""
+    found: dict[str, int] = {}
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1024
+            name, _, value = line.partition(":")
+            if name in fields:
+                found[name] = int(value.split()[0])
     except (OSError, ValueError, IndexError) as error:
         raise NotMeasuredError(f"the memory of pid {pid} cannot be read: {error}") from error
-    raise NotMeasuredError(f"/proc/{pid}/smaps_rollup has no Pss")
+    if missing := set(fields) - set(found):
+        raise NotMeasuredError(f"/proc/{pid}/smaps_rollup has no {', '.join(sorted(missing))}")
+    return sum(found.values()) / 1024
 
 
 def _proven(pid: int | None) -> Identity:

@@ -23,14 +23,16 @@ COVERED: Final = 0.95
 
 RATIO: Final = "x"
 MEBIBYTES: Final = "MiB"
+PERCENT: Final = "%"
+"""Of one core."""
 
 
 @frozen
 class Figure:
     """One line of the result.
 
-    `value` is the median, `low` and `high` the ends of its 95 % interval, all in `unit`: RATIO, or MEBIBYTES where
-    there is nothing to compare with. `ours` and `base` are what was measured, in seconds for a ratio, in the order of
+    `value` is the median, `low` and `high` the ends of its 95 % interval, all in `unit`: RATIO, or MEBIBYTES or PERCENT
+    where there is nothing to compare with. `ours` and `base` are what was measured, in seconds for a ratio, in the order of
     the pairs; without a comparison `base` is empty. `goal` is the most that `value` should be.
     """
 
@@ -75,10 +77,10 @@ def ratio_figure(
     return Figure(cell, name, against, RATIO, median(ratios), low, high, goal, ours, base)
 
 
-def memory_figure(cell: str, name: str, mebibytes: Sequence[float]) -> Figure:
+def amount(cell: str, name: str, unit: str, values: Sequence[float], *, goal: float | None = None) -> Figure:
     """The figure of something that is compared with nothing. Raises ValueError without a value."""
-    low, high = interval(mebibytes)
-    return Figure(cell, name, "", MEBIBYTES, median(mebibytes), low, high, None, tuple(mebibytes), ())
+    low, high = interval(values)
+    return Figure(cell, name, "", unit, median(values), low, high, goal, tuple(values), ())
 
 
 def paired_ratios(pairs: Sequence[tuple[float, float]]) -> list[float]:

@@ -219,7 +219,7 @@ class Supervised:
 
     def memory_mebibytes(self) -> float:
         """PSS of the supervisor's processes."""
-        return sum(memory_mebibytes(pid) for pid in self.own_pids())
+        return sum(memory_mebibytes(pid, "Pss") for pid in self.own_pids())
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

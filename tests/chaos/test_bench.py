@@ -123,7 +123,8 @@ def test_the_verdict(low: float, value: float, high: float, goal: float | None, 
 FIGURES = [
     measuring.ratio_figure("version", "queenright version", "python -c pass", [(0.02, 0.01), (0.03, 0.01)], goal=5),
     measuring.ratio_figure("recovery", "healthy again", "started bare", [(1.5, 1.0)], goal=1.25),
-    measuring.memory_figure("memory", "keeper, PSS", [30.04]),
+    measuring.amount("memory", "keeper, PSS", measuring.MEBIBYTES, [30.04]),
+    measuring.amount("idle", "keeper", measuring.PERCENT, [0.125, 0.25], goal=0.5),
 ]
 HERE = bench_report.Machine(cores=4, python="CPython 3.11.0", kernel="Linux 6.1 x86_64", load=0.5)
 
@@ -134,6 +135,7 @@ def test_the_table_of_plain_text() -> None:
         "version   queenright version  25.0 ms   python -c pass  10.0 ms  2.50   2.00 to 3.00   <= 5: met        2",
         "recovery  healthy again       1.50 s    started bare    1.00 s   1.50   -              <= 1.25: missed  1",
         "memory    keeper, PSS         30.0 MiB  -               -        -      -              -                1",
+        "idle      keeper              0.19 %    -               -        -      0.12 to 0.25   <= 0.5: met      2",
     ]
 
 
@@ -149,7 +151,7 @@ def test_the_data_has_every_time_that_was_taken() -> None:
     assert data["machine"] == {**data["machine"], "cores": 4, "load": 0.5, "warning": ""}
     assert data["pair"] is None
     assert data["figures"][0]["ours"] == [0.02, 0.03]
-    assert [figure["verdict"] for figure in data["figures"]] == ["met", "missed", None]
+    assert [figure["verdict"] for figure in data["figures"]] == ["met", "missed", None, "met"]
     assert data["skipped"] == {"recovery": "no llama-server"}
 
 
@@ -174,7 +176,7 @@ def test_an_unknown_cell_is_refused_with_those_there_are(capsys: pytest.CaptureF
     assert bench.main(["--only", "version,speed"]) == int(UsageError.exit_code)
     said = capsys.readouterr().err
     assert "'speed'" in said
-    assert "version, status, direct, recovery, keeper, memory" in said
+    assert "version, status, direct, bind, exec, members, recovery, keeper, memory, idle" in said
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many", "10001"])
@@ -201,9 +203,9 @@ def test_cells_that_need_an_engine_are_left_out_where_there_is_none(
     assert bench.main(["--pairs", "1", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     names = [figure["name"] for figure in data["figures"] if figure["cell"] != "direct"]
-    assert names == ["queenright version", "queenright status, no engine"]
+    assert names == ["queenright version", "queenright status, no engine", "count of 1000"]
     assert len(data["figures"]) == len(names) + 4
-    assert set(data["skipped"]) == {"status, engine runs", "recovery", "keeper", "memory"}
+    assert set(data["skipped"]) == {"status, engine runs", "bind", "exec", "recovery", "keeper", "memory", "idle"}
 
 
 @pytest.mark.process
@@ -293,10 +295,13 @@ def test_every_cell_has_its_figures_and_nothing_is_left(home: Path, kit: Kit) ->
         ("status", "x"),
         ("status", "x"),
         *[("direct", "x")] * 4,
+        *[("bind", "x")] * 3,
+        ("exec", "x"),
+        ("members", "x"),
         ("recovery", "x"),
         ("keeper", "x"),
-        ("memory", "MiB"),
-        ("memory", "MiB"),
+        *[("memory", "MiB")] * 3,
+        ("idle", "%"),
     ]
     assert all(figure["value"] > 0 for figure in data["figures"])
     assert data["pair"]["model"] == "chat"
