@@ -195,6 +195,8 @@ class Group:
             case Event.GONE:
                 self._in_birth = False
                 self._remember_last_words()
+            case Event.RELEASE:
+                self.reason = ""
             case Event.WANTED | Event.STOP if was is State.FAILED:
                 self.history = self.history.forgiven()
                 self._losses, self._breaker = restart.History(ever_ready=True), None

@@ -54,17 +54,30 @@ def nothing(slot: Slot) -> dict[str, Any]:
         for group, gen in slot.generations()
         if locks.is_held(slot.generation_lock(group, gen)) is not False
     ]
+    held = _hold(slot)
     reason = f"no engine runs; processes of an earlier one are still alive: {', '.join(left)}" if left else "no engine"
     return {
         "slot": str(slot.path),
         "state": "down",
-        "reason": reason,
+        "reason": f"{reason}, and none is started: {held}" if held else reason,
         "lifetime": None,
+        "held": held,
+        "warm": [],
         "keeper": None,
         "warden": None,
         "groups": [],
         "members": _members(slot) if os.path.isdir(slot.members) else [],
     }
+
+
+def _hold(slot: Slot) -> str | None:
+    """Who holds the slot and why: the file is the truth, also where no keeper could be told of it."""
+    if not os.path.lexists(slot.hold_record):
+        return None
+    from supervisor import holding
+
+    found = holding.find(slot)
+    return found.describe() if found is not None else None
 
 
 def _from_outside(slot: Slot, why: str) -> dict[str, Any]:
@@ -80,8 +93,11 @@ def _from_outside(slot: Slot, why: str) -> dict[str, Any]:
             state = "restarting"
         if warden["next_keeper_s"] is not None:
             why += f"; the next one starts in {warden['next_keeper_s']:.0f} s"
+    facts = nothing(slot)
+    if facts["held"]:
+        why += f"; {facts['held']}"
     return {
-        **nothing(slot),
+        **facts,
         "state": state,
         "reason": f"{why}; what is shown comes from records",
         "warden": warden,

@@ -37,8 +37,15 @@ class Hold:
             hold = holding.place(slot, f"user id {os.getuid()} (pid {os.getpid()})", args.reason)
         running = locks.is_held(slot.warden_lock) is not False
         if running:
-            control.ask(slot, "hold", limit=budgets.STOP_ANSWER, who=hold.who, why=hold.describe())
-            snapshot = control.ask(slot, "rest", limit=budgets.TEARDOWN + budgets.CONTROL_ANSWER)
+            try:
+                control.ask(slot, "hold", limit=budgets.STOP_ANSWER, who=hold.who, why=hold.describe())
+                snapshot = control.ask(slot, "rest", limit=budgets.TEARDOWN + budgets.CONTROL_ANSWER)
+            except control.ControlError as error:
+                raise control.ControlError(
+                    f"the slot is held, but the engine in it still runs: {error.what}",
+                    "`queenright stop` ends it, and none is started until `queenright release`",
+                    listening=error.listening,
+                ) from error
             _refuse_survivors(snapshot)
         if args.json:
             import json
@@ -67,20 +74,30 @@ class Release:
 
         slot = slot_of(args)
         there = holding.lift(slot) if slot.examine() else None
-        running = there is not None and locks.is_held(slot.warden_lock) is not False
+        running = locks.is_held(slot.warden_lock) is not False
+        told = False
         if running:
-            control.ask(slot, "release", limit=budgets.STOP_ANSWER, who=f"queenright release (pid {os.getpid()})")
+            try:
+                # Also where the file is gone: an earlier release may have met a keeper that did not answer.
+                told = there is not None or bool(control.ask(slot, "status")["held"])
+                if told:
+                    who = f"queenright release (pid {os.getpid()})"
+                    control.ask(slot, "release", limit=budgets.STOP_ANSWER, who=who)
+            except control.ControlError as error:
+                raise control.ControlError(
+                    f"no file holds the slot any more, but the engine in it could not be told: {error.what}",
+                    "`queenright release` tells it again; `queenright status` shows whether it is held",
+                    listening=error.listening,
+                ) from error
         if args.json:
             import json
 
-            print(json.dumps({"released": there is not None, "engine": running}))
-        elif there is None:
+            print(json.dumps({"released": there is not None or told, "engine": running}))
+        elif there is None and not told:
             print("nothing is held")
         else:
-            print(
-                f"released ({there.describe()}); "
-                + ("its groups start" if running else "the next who needs it starts it")
-            )
+            was = f" ({there.describe()})" if there is not None else ""
+            print(f"released{was}; " + ("its groups start" if running else "the next who needs it starts it"))
         return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -127,8 +128,39 @@ def test_a_hold_keeps_the_engine_down_until_it_is_released(place: Place) -> None
     assert place.cli("release").stdout == "nothing is held\n"
 
 
+@pytest.mark.long
+def test_a_hold_that_meets_a_silent_keeper_says_what_is_so_and_a_release_is_told_again(place: Place) -> None:
+    place.configure({"chat": (Launch("chat", knobs={"load": 2}),)})
+    place.member()
+    family = place.family()
+    kill(family.warden, signal.SIGSTOP)  # or it would replace the keeper
+    kill(family.keeper, signal.SIGSTOP)
+    try:
+        done = place.cli("hold", "driver update")
+        assert done.returncode == int(ExitCode.ERROR)
+        assert "the slot is held, but" in done.stderr
+        assert "queenright stop" in done.stderr
+        code, status = place.status()
+        assert (code, status["state"], status["held"][-13:]) == (0, "degraded", "driver update")
+        assert "driver update" in status["reason"]
+    finally:
+        kill(family.keeper, signal.SIGCONT)
+        kill(family.warden, signal.SIGCONT)
+    place.wait_state("held")
+    place.slot.hold_record.unlink()  # as a release does it that the keeper then did not hear of
+    done = place.cli("release", "--json")
+    assert json.loads(done.stdout) == {"released": True, "engine": True}
+    started = place.wait_state("starting")
+    assert "held" not in started["reason"] + place.group()["reason"]
+    place.wait_state("running")
+
+
 def test_a_hold_stays_with_the_slot_when_no_engine_runs(place: Place) -> None:
     assert place.cli("hold").returncode == 0
+    code, status = place.status()
+    assert (code, status["state"]) == (int(ExitCode.NO_ENGINE), "down")
+    assert status["held"].startswith("held by user id ")
+    assert status["held"] in place.cli("status").stdout
     there = holding.find(place.slot)
     assert there is not None
     assert there.who.startswith("user id ")
