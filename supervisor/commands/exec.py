@@ -64,7 +64,7 @@ class Exec:
             return status
         child = Child(path, words)  # before there is any other thread: it is a fork
         try:
-            engine = _opened(args)
+            engine = _opened(args, words)
         except BaseException:
             child.give_up()
             raise
@@ -92,22 +92,23 @@ def find_program(name: str, search: str) -> tuple[str, int]:
     return "", found
 
 
-def _opened(args: argparse.Namespace) -> Engine:
+def _opened(args: argparse.Namespace, words: Sequence[str]) -> Engine:
     from pathlib import Path
     from threading import Timer
 
     from supervisor import client
 
-    def tell() -> None:
-        print("queenright: waiting for the engine; `queenright status` shows what it does", file=sys.stderr, flush=True)
+    def say(text: str) -> None:
+        print(f"queenright: {text}", file=sys.stderr, flush=True)
 
-    timer = Timer(PATIENCE, tell)
+    timer = Timer(PATIENCE, say, ["waiting for the engine; `queenright status` shows what it does"])
     timer.daemon = True
     timer.start()
     try:
         slot = Path(os.path.abspath(args.slot)) if args.slot else None
-        name = " ".join(["exec", *args.command[-1:]]) if len(args.command) == 1 else "exec"
-        engine = client.open_engine(args.config, program=name, slot=slot)
+        # The program's name alone: its arguments may be secret, and every user of the engine reads this.
+        name = f"exec {os.path.basename(words[0])}"
+        engine = client.open_engine(args.config, program=name, say=say, slot=slot)
         try:
             engine.endpoint(args.role)  # waits until it is served
         except BaseException:

@@ -156,6 +156,25 @@ def test_signals_reach_the_program_and_its_end_is_ours(one_group: Place) -> None
     keeper.end()
 
 
+def test_who_looks_at_the_members_sees_the_program_and_none_of_its_arguments(one_group: Place) -> None:
+    program = start(one_group, "sh", "-c", "echo up; read _; exit 0", "secret-argument")
+    assert program.stdout is not None
+    assert program.stdout.readline() == "up\n"
+    assert [member["name"] for member in one_group.snapshot()["members"]] == ["exec sh"]
+    assert "secret-argument" not in one_group.slot.events.read_text()
+    assert end(program)[0] == 0
+
+
+@pytest.mark.long
+def test_what_is_waited_for_is_said(one_group: Place) -> None:
+    assert one_group.cli("hold", "driver update").returncode == 0
+    program = start(one_group, "true")
+    assert program.stderr is not None
+    assert "driver update" in program.stderr.readline()
+    assert one_group.cli("release").returncode == 0
+    assert end(program)[0] == 0
+
+
 def test_help_has_an_example(place: Place) -> None:
     done: Any = place.cli("exec", "--help")
     assert "example:" in done.stdout
