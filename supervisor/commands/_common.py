@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import os
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from supervisor.slot import Slot
+
+
+PATIENCE = 2.0
+"""Seconds of waiting without a word. # budget: longer, and a person wonders whether anything happens"""
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -85,6 +89,21 @@ def watch(slot: Slot, names: Collection[str]) -> dict[str, Any]:
                     return snapshot
         time.sleep(budgets.READY_POLL)  # noqa: TID251 - the next keeper is on its way
     raise NoEngineError(f"the engine in {slot.path} is gone", "`queenright logs` has what was said last")
+
+
+@contextmanager
+def patience(text: str) -> Iterator[None]:
+    """Say `text` on standard error, once, if what is done inside takes longer than PATIENCE."""
+    import sys
+    from threading import Timer
+
+    timer = Timer(PATIENCE, lambda: print(f"queenright: {text}", file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def ago(since: float | None) -> str:

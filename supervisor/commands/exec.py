@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from supervisor.commands._common import add_place
+from supervisor.commands._common import add_place, patience
 
 if TYPE_CHECKING:
     import argparse
@@ -28,9 +28,6 @@ NOT_FOUND: Final = 127
 
 PR_SET_PDEATHSIG: Final = 1
 """From <linux/prctl.h>."""
-
-PATIENCE: Final = 2.0
-"""Seconds of waiting without a word. # budget: longer, and a person wonders whether anything happens"""
 
 
 class Exec:
@@ -94,17 +91,13 @@ def find_program(name: str, search: str) -> tuple[str, int]:
 
 def _opened(args: argparse.Namespace, words: Sequence[str]) -> Engine:
     from pathlib import Path
-    from threading import Timer
 
     from supervisor import client
 
     def say(text: str) -> None:
         print(f"queenright: {text}", file=sys.stderr, flush=True)
 
-    timer = Timer(PATIENCE, say, ["waiting for the engine; `queenright status` shows what it does"])
-    timer.daemon = True
-    timer.start()
-    try:
+    with patience("waiting for the engine; `queenright status` shows what it does"):
         slot = Path(os.path.abspath(args.slot)) if args.slot else None
         # The program's name alone: its arguments may be secret, and every user of the engine reads this.
         name = f"exec {os.path.basename(words[0])}"
@@ -114,8 +107,6 @@ def _opened(args: argparse.Namespace, words: Sequence[str]) -> Engine:
         except BaseException:
             engine.close()
             raise
-    finally:
-        timer.cancel()
     return engine
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.commands._common import add_drain, add_place, slot_of
+from supervisor.commands._common import add_drain, add_place, patience, slot_of
 
 if TYPE_CHECKING:
     import argparse
@@ -35,11 +35,23 @@ class Stop:
         if locks.is_held(slot.warden_lock) is not True:  # what lives is stopped, whatever became of its directory
             slot.examine()
         who = f"queenright stop (pid {os.getpid()}, user id {os.getuid()})"
-        done = stopping.stop(slot, who=who, drain_s=args.drain, heard=_tell_of_draining)
+        with patience("the engine is still stopping"):
+            done = stopping.stop(slot, who=who, drain_s=args.drain, heard=_tell_of_draining)
+        private = [str(one.path) for one in slot.private_slots() if locks.is_held(one.warden_lock) is True]
         if args.json:
             import json
 
-            print(json.dumps({"stopped": True, "how": done.how, "seconds": done.seconds, "members": done.members}))
+            print(
+                json.dumps(
+                    {
+                        "stopped": True,
+                        "how": done.how,
+                        "seconds": done.seconds,
+                        "members": done.members,
+                        "private": private,
+                    }
+                )
+            )
             return 0
         how = {
             "keeper": "",
@@ -50,6 +62,8 @@ class Stop:
         print(f"stopped in {done.seconds:.1f} s{how}")
         if done.members:
             print(f"  in use by: {', '.join(done.members)}")
+        for path in private:
+            print(f"  a private engine goes on beside it: `queenright stop --slot {path}` ends that")
         return 0
 
 

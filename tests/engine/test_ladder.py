@@ -133,6 +133,9 @@ def test_an_engine_in_use_by_others_is_left_alone_and_another_started_beside_it(
     assert refused.value.facts["error"] == "OwnedElsewhereError"
     assert str(place.slot.path) in refused.value.facts["what"]
     assert str(private.path) in refused.value.facts["what"]
+    # A stop of the one says that the other goes on.
+    assert f"queenright stop --slot {private.path}" in place.cli("stop").stdout
+    assert locks.is_held(private.warden_lock) is True
     for front in (second, third):
         front.end()
     wait_until(lambda: locks.is_held(private.warden_lock) is False, within=20, what="the private engine is gone")

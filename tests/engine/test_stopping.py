@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisor import budgets, identity, records
+from supervisor import budgets, identity, locks, records
 from supervisor.errors import ExitCode
 from tests.engine.kit import Launch
-from tests.engine.seen import Deaths, kill
+from tests.engine.seen import Deaths, kill, stays
 from tests.support import FAKE_LLAMA_SERVER, wait_until
 
 if TYPE_CHECKING:
@@ -37,12 +37,10 @@ def test_stop_ends_an_engine_in_use_and_says_who_used_it(place: Place) -> None:
     assert done.stdout.startswith("stopped in ")
     assert f"in use by: {front.name} ({front.pid})" in done.stdout
 
-    # The member is told, and may ask for an engine again.
-    answer = front.do("ask", role="chat", prompt="anybody there?")
-    assert answer["status"] == 503
-    assert "is gone" in answer["body"]
-    assert front.open() == "build"
+    # It stays down for as long as its member does not need it; whose request then has it built again.
+    assert stays(lambda: locks.is_held(place.slot.warden_lock) is False, during=1.0)
     assert front.ask("chat", "again")
+    assert len(place.spawns("chat")) == 2
 
 
 def test_stop_on_an_empty_slot_says_that_there_is_nothing(place: Place) -> None:
@@ -163,6 +161,7 @@ def test_stop_works_with_a_keeper_that_hangs(place: Place) -> None:
         done = place.cli("stop")
         assert done.returncode == ExitCode.OK, done.stderr
         assert "by the warden" in done.stdout
+        assert "still stopping" in done.stderr, "seconds without a word"
         assert deaths.alive() == []
     assert not place.slot.contract_record.exists(), "its member would take this for an accident, and rebuild"
 
