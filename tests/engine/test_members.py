@@ -224,9 +224,15 @@ async def test_the_same_on_trio(place: Place, monkeypatch: pytest.MonkeyPatch) -
         assert (await engine.http.post(url, json=BODY)).json()["choices"][0]["text"] == WHOLE
         assert (await engine.status())["state"] == "running"
         await trio.to_thread.run_sync(end_warden, place)
+        answers = []
+
+        async def one() -> None:
+            answers.append((await engine.http.post(url, json=BODY)).json()["choices"][0]["text"])
+
         async with trio.open_nursery() as nursery:
             for _ in range(10):
-                nursery.start_soon(engine.http.post, url)
+                nursery.start_soon(one)
+        assert answers == [WHOLE] * 10
         assert (await engine.http.post(url, json=BODY)).status_code == 200
         assert len(place.spawns("chat")) == 2
         await trio.to_thread.run_sync(place.family)
