@@ -23,3 +23,16 @@ def note(slot: Slot, what: str, *, at: float | None = None, **facts: Any) -> Non
         logfiles.cap(slot.events)
     except OSError:
         pass
+
+
+def last_rung(slot: Slot, *rungs: str) -> dict[str, Any] | None:
+    """The last decision of the ladder for one of these rungs that is still in the file, as it was noted: `at rung reason
+    program pid`. None where there is none, or where it does not parse."""
+    for line in reversed(logfiles.tail(slot.events, lines=10_000)):
+        try:
+            event = json.loads(line)
+            if event["what"] == "ladder" and event["rung"] in rungs:
+                return {key: event[key] for key in ("at", "rung", "reason", "program", "pid")}
+        except (ValueError, LookupError, TypeError):
+            continue  # cut by the cap, or damaged
+    return None

@@ -31,12 +31,20 @@ class Status:
 
         slot = slot_of(args)
         snapshot = look(slot)
+        snapshot["built"] = _built(slot) if snapshot["state"] != "down" else None
         snapshot["private"] = [_brief(look(private)) for private in slot.private_slots() if _is_alive(private)]
         print(dump(snapshot) if args.json else render(snapshot))
         return {"down": 4, "failed": 5}.get(snapshot["state"], 0)
 
 
 COMMAND: Final = Status()
+
+
+def _built(slot: Slot) -> dict[str, Any] | None:
+    """By whom the engine came to be what it is, and why: the last step of the ladder that was more than to bind."""
+    from supervisor import journal
+
+    return journal.last_rung(slot, "build", "extend", "replace", "take over")
 
 
 def _is_alive(slot: Slot) -> bool:
@@ -62,6 +70,10 @@ def render(snapshot: dict[str, Any]) -> str:
         lines += [f"          | {line}" for line in snapshot["warden"]["last_words"]]
     if (cgroup := (snapshot["warden"] or {}).get("cgroup", "")).strip("/"):
         lines.append(f"warden    pid {snapshot['warden']['pid']}, in control group {cgroup}")
+    if built := snapshot.get("built"):
+        lines.append(
+            f"built     {ago(built['at'])} ago by {built['program']} (pid {built['pid']}), to {built['rung']}: {built['reason']}"
+        )
     for group in snapshot["groups"]:
         lines += _group(group)
     if snapshot["members"]:

@@ -115,6 +115,8 @@ def test_an_engine_in_use_by_others_is_left_alone_and_another_started_beside_it(
     assert shown["slot"] == str(private.path)
     assert [group["name"] for group in shown["groups"]] == ["chat"]
     assert [member["pid"] for member in shown["members"]] == [second.pid]
+    assert (status["built"]["rung"], status["built"]["program"]) == ("build", first.name)
+    assert f"by {first.name} (pid {first.pid}), to build: no engine in the slot" in place.cli("status").stdout
     (line,) = [line for line in place.cli("status").stdout.splitlines() if line.startswith("private")]
     assert str(private.path) in line
     assert f"second-1 (pid {second.pid})" in line
