@@ -33,6 +33,8 @@ class Served(Protocol):
 
     def snapshot(self) -> dict[str, Any]: ...
 
+    def brief(self) -> dict[str, Any]: ...
+
     def is_settled(self, groups: list[str]) -> bool: ...
 
     @property
@@ -115,8 +117,8 @@ async def _send(stream: trio.SocketStream, answer: dict[str, Any]) -> None:
     await stream.send_all(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
 
 
-async def _status(served: Served, _: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-    yield served.snapshot()
+async def _status(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    yield served.brief() if question.get("brief") is True else served.snapshot()
 
 
 async def _follow(served: Served, _: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:

@@ -83,6 +83,12 @@ class Keeper:
             "contract": records.unstructure(self.spec) if self.spec else None,
         }
 
+    def brief(self) -> dict[str, Any]:
+        """What a process that comes to the engine decides by. It costs the same however many use the engine: each comes
+        under build.lock, so a thousand that come at once would each wait for a look at all the others."""
+        contract = records.unstructure(self.spec) if self.spec else None
+        return {"state": self.state.value, "warm": sorted(self.warm), "contract": contract}
+
     def _members(self) -> list[dict[str, Any]]:
         try:
             found = membership.members(self.slot)
@@ -289,7 +295,7 @@ class Keeper:
     def _is_unused(self) -> bool:
         """Whether it is known that nobody uses the engine: what cannot be read counts as in use."""
         try:
-            return membership.count(self.slot) == 0
+            return not membership.is_used(self.slot)
         except SlotError:
             return False
 

@@ -50,7 +50,7 @@ class View:
             return evolve(seen, leftovers=left, unkillable=self.unkillable)
         began = time.monotonic()
         try:
-            snapshot = control.ask(self.slot, "status")
+            snapshot = control.ask(self.slot, "status", brief=True)
         except ControlError as error:
             if error.listening:
                 self.silence.look(self.slot, began)

@@ -55,6 +55,9 @@ class FakeKeeper:
     def snapshot(self) -> dict[str, Any]:
         return {"number": self.number, "stopped": self.stopped, "padding": self.padding}
 
+    def brief(self) -> dict[str, Any]:
+        return {"number": self.number}
+
     def is_settled(self, groups: list[str]) -> bool:
         return set(groups) <= self.up
 
@@ -162,6 +165,11 @@ def follow(server: Server, op: str = "follow", **arguments: Any) -> Iterator[dic
 
 def test_a_question_is_answered(server: Server) -> None:
     assert ask(server.slot, "status") == {"number": 0, "stopped": "", "padding": ""}
+
+
+def test_a_brief_answer_has_what_binding_needs_and_does_not_look_at_members(server: Server) -> None:
+    assert ask(server.slot, "status", brief=True) == {"number": 0}
+    assert ask(server.slot, "status", brief="yes") == {"number": 0, "stopped": "", "padding": ""}
 
 
 def test_what_the_keeper_does_is_answered_with_how_it_stands_then_or_why_not(server: Server) -> None:

@@ -177,6 +177,28 @@ def test_files_of_the_dead_are_deleted_by_the_next_look_and_garbage_is_no_member
     assert list(slot.members.iterdir()) == []
 
 
+def test_whether_a_slot_is_used_is_known_with_the_first_live_member(
+    slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert membership.is_used(slot) is False
+    for name in ("1", "2", "3"):
+        (slot.members / name).write_text("dead")
+    assert membership.is_used(slot) is False
+    assert list(slot.members.iterdir()) == []
+    looks: list[str] = []
+    probe = membership._probe
+
+    def look(folder: str, name: str) -> int | None:
+        looks.append(name)
+        return probe(folder, name)
+
+    monkeypatch.setattr(membership, "_probe", look)
+    with membership.join(slot, program="x"):
+        monkeypatch.setattr(membership, "_names", lambda _: os.listdir(slot.members) * 3)
+        assert membership.is_used(slot) is True
+    assert len(looks) == 1
+
+
 def test_leftovers_in_joining_go_with_the_next_join(slot: Slot) -> None:
     (slot.joining / "0123").touch()
     with join(slot, program="x"):
