@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import httpx
 
     from supervisor.config_shape import EngineConfig, GroupConfig, LaunchConfig
+    from workers.engines import Binary
 
 HERE = Path(__file__).resolve().parent
 BUILT_IN_PROXY = HERE / "proxy" / "__main__.py"
@@ -46,7 +47,7 @@ class LlamaSwap:
 
     def resolve(self, group: GroupConfig, engine: EngineConfig) -> GroupSpec:
         """Find binaries, models and pin. Raises EngineBinaryError, ModelError or ConfigError."""
-        from workers import engines, gguf_header, models, pins
+        from workers import engines, models, pins
 
         if group.options:
             raise ConfigError(
@@ -55,22 +56,23 @@ class LlamaSwap:
         server = engines.find_llama_server(engine.llama_server)
         proxy = engines.find_llama_swap(engine.llama_swap)
         if proxy.kind is engines.Kind.LLAMA_SWAP:
-            _refuse_old(proxy.path)
+            _refuse_old(proxy)
         launches = []
         for launch in group.launches:
             path = models.resolve(launch.model)
-            gguf_header.read_header(path)
+            _refuse_broken(path)
             launches.append(_launch(launch, path))
+        pin = pins.pin_of(server, proxy)
         options = {
             "llama_server": shlex.join(server.argv),
             "proxy": "built-in" if proxy.kind is engines.Kind.BUILT_IN_PROXY else str(proxy.path),
-            "flags": " ".join(_known_flags(server.argv)),
+            "flags": _known_flags(server, pin.llama_server),
         }
         spec = GroupSpec(
             name=group.name,
             kind=self.name,
             launches=tuple(launches),
-            pin=pins.pin_of(server, proxy).render(),
+            pin=pin.render(),
             options=options,
             environment=dict(group.environment),
             grace_s=group.grace_s,
@@ -207,18 +209,43 @@ def _refuse_unspeakable(spec: GroupSpec) -> None:
                 raise ConfigError(what, "remove the ${ or line break from the path or argument")
 
 
-def _known_flags(program: tuple[str, ...]) -> list[str]:
+def _known_flags(server: Binary, build: str) -> str:
     """Flags of ours that this build has: they drift between builds, and an unknown one is exit status 1."""
-    words = _output([*program, "--help"]).replace(",", " ").split()
-    return [flag for flag in OPTIONAL_FLAGS if flag in words]
+    from workers import pins
+
+    def ask() -> str:
+        words = _output([*server.argv, "--help"]).replace(",", " ").split()
+        return " ".join(flag for flag in OPTIONAL_FLAGS if flag in words)
+
+    return pins.asked_once(f"{shlex.join(server.argv)} ({build}): {' '.join(OPTIONAL_FLAGS)}", server, ask)
 
 
-def _refuse_old(binary: Path) -> None:
+def _refuse_broken(model: Path) -> None:
+    """Raise ModelError for a model that cannot be loaded, by its header. A whole one is remembered: a vocabulary takes
+    30 ms to walk through."""
+    from workers import pins
+
+    def read() -> str:
+        from workers import gguf_header
+
+        gguf_header.read_header(model)
+        return "whole"
+
+    pins.remembered("GGUF header", model, read)
+
+
+def _refuse_old(proxy: Binary) -> None:
     """Older ones take the key out of a request before the server sees it, and our servers want it (read in the source
     of v224 and v225). A build that does not say its version is taken as new."""
-    found = re.search(r"version: v(\d+)\b", _output([str(binary), "-version"]))
-    if found and int(found[1]) < OLDEST_LLAMA_SWAP:
-        what = f"{binary} is llama-swap v{found[1]}; v{OLDEST_LLAMA_SWAP} or newer is needed"
+    from workers import pins
+
+    def ask() -> str:
+        found = re.search(r"version: v(\d+)\b", _output([*proxy.argv, "-version"]))
+        return found[1] if found else ""
+
+    version = pins.asked_once("-version", proxy, ask)
+    if version and int(version) < OLDEST_LLAMA_SWAP:
+        what = f"{proxy.path} is llama-swap v{version}; v{OLDEST_LLAMA_SWAP} or newer is needed"
         raise EngineBinaryError(what, 'update it, or set `llama_swap = "built-in"` in [engine]')
 
 

@@ -25,6 +25,7 @@ from workers.cache import cache_root, make_directory, write_whole
 from workers.engines import Binary, Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 BUILT_IN_PROTOCOL: Final = 1
@@ -38,8 +39,12 @@ RACY_NS: Final = 2_000_000_000
 """Nanoseconds. A file changed this recently can change again within one tick of its timestamps, so its fingerprint is
 not remembered (as git does with its index)."""
 
-MOST_REMEMBERED: Final = 256
-"""Fingerprints kept. A user has a handful of binaries; a developer makes a new one every hour."""
+MOST_REMEMBERED: Final = 1024
+"""Entries kept. A user has a handful of binaries and models; a developer makes a new one every hour."""
+
+
+ELF: Final = b"\x7fELF"
+"""How a program that is no script begins (elf(5))."""
 
 
 @frozen
@@ -84,6 +89,26 @@ def of_program(path: Path) -> str:
     return f"sha256:{_fingerprint([path.resolve(strict=True)])}"
 
 
+def remembered(what: str, path: Path, find: Callable[[], str]) -> str:
+    """What `find` says of the file at `path`, found once and then kept in the user's cache for as long as stat(2) tells
+    the same of that file. `what` names the question and all else that the answer depends on. Raises what `find` raises;
+    then nothing is kept, and nothing is of an empty answer."""
+    memory = _Memory()
+    found = memory.answer(what, path, find)
+    memory.save()
+    return found
+
+
+def asked_once(what: str, binary: Binary, ask: Callable[[], str]) -> str:
+    """`remembered` of what a program says of itself, which takes 20 ms and more in each process that binds. A script is
+    asked each time: what it runs may change and the script stay. Raises what `ask` raises."""
+    is_program = bool(binary.distribution)
+    if not is_program:
+        with suppress(OSError), binary.path.open("rb") as file:
+            is_program = file.read(len(ELF)) == ELF
+    return remembered(what, binary.path, ask) if is_program else ask()
+
+
 def _libraries(beside: Path) -> list[Path]:
     """llama.cpp's shared libraries around a program, each file once, in an order that does not depend on the disk."""
     found: dict[Path, None] = {}
@@ -107,7 +132,8 @@ def _fingerprint(files: list[Path]) -> str:
 
 
 class _Memory:
-    """Content hashes in the user's cache, by everything that stat(2) tells of a file. Losing it costs a hash."""
+    """Content hashes and other answers in the user's cache, by everything that stat(2) tells of a file. Losing it costs
+    a hash, or asking again."""
 
     def __init__(self) -> None:
         self._path = cache_root() / "fingerprints.json"
@@ -127,11 +153,30 @@ class _Memory:
             before = os.fstat(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             after = os.fstat(file.fileno())
+        self._keep(_key(after), digest, before, after)
+        return digest
+
+    def answer(self, what: str, path: Path, find: Callable[[], str]) -> str:
+        """What `find` says, or said of the same file."""
+        try:
+            before = path.stat()
+        except OSError:
+            return find()  # it has the words for what is wrong
+        key = f"{_key(before)}:{what}"
+        if key in self._entries:
+            return self._entries[key]
+        found = find()
+        if found:
+            with suppress(OSError):
+                self._keep(key, found, before, path.stat())
+        return found
+
+    def _keep(self, key: str, value: str, before: os.stat_result, after: os.stat_result) -> None:
+        """Remember it, if the file did not change and will not change unseen."""
         quiet = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > RACY_NS
         if _key(before) == _key(after) and quiet and stat.S_ISREG(after.st_mode):
-            self._entries[_key(after)] = digest
+            self._entries[key] = value
             self._changed = True
-        return digest
 
     def save(self) -> None:
         """Remember what is new. Two savers at once: the later one wins, and the other's entries are hashed again."""

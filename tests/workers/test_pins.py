@@ -106,3 +106,32 @@ def test_a_file_changed_a_moment_ago_is_not_remembered(tmp_path: Path, cache: Pa
 def test_a_missing_program_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(EngineBinaryError, match="cannot be read"):
         identity(Binary(tmp_path / "gone", Origin.PATH, Kind.LLAMA_SWAP))
+
+
+def asked(binary: Binary, *answers: str) -> tuple[list[str], int]:
+    """What it is said to be, question by question, and how often it was asked in truth."""
+    left = list(answers)
+    heard = [pins.asked_once("what", binary, lambda: left.pop(0)) for _ in answers]
+    return heard, len(answers) - len(left)
+
+
+def test_a_program_is_asked_once_until_it_is_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pins, "RACY_NS", 0)
+    binary = server(tmp_path / "llama-server", pins.ELF + b"1")
+    assert asked(binary, "a", "b", "c") == (["a"] * 3, 1)
+    assert pins.asked_once("something else", binary, lambda: "d") == "d"
+    os.replace(server(tmp_path / "new", pins.ELF + b"1").path, binary.path)
+    assert asked(binary, "e", "f") == (["e"] * 2, 1)
+
+
+def test_a_script_and_a_program_without_an_answer_are_asked_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pins, "RACY_NS", 0)
+    assert asked(server(tmp_path / "script", b"#!/bin/sh"), "a", "b") == (["a", "b"], 2)
+    assert asked(server(tmp_path / "broken", pins.ELF), "", "a", "b") == (["", "a", "a"], 2)
+    assert asked(Binary(tmp_path / "none", Origin.PATH, Kind.LLAMA_SERVER), "a", "b") == (["a", "b"], 2)
+
+
+def test_a_program_that_was_just_changed_is_asked_again(tmp_path: Path) -> None:
+    assert asked(server(tmp_path / "llama-server", pins.ELF), "a", "b") == (["a", "b"], 2)
