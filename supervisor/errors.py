@@ -98,6 +98,20 @@ class NoEngineError(QueenrightError):
     exit_code = ExitCode.NO_ENGINE
 
 
+class UnkillableError(QueenrightError):
+    """Something outlived SIGKILL, as a process does that hangs in a driver. `pids` are those that were seen. What they
+    hold (a generation's lock, memory, a device) stays taken, and nothing is started beside them."""
+
+    def __init__(self, what: str, next_step: str = "", pids: tuple[int, ...] = ()) -> None:
+        super().__init__(what, next_step)
+        self.args = (what, next_step, pids)  # what pickling makes it of again
+        self.pids = pids
+
+    def as_dict(self) -> dict[str, Any]:
+        """As of every error, and the pids where some are known."""
+        return super().as_dict() | ({"pids": list(self.pids)} if self.pids else {})
+
+
 class EngineBinaryError(QueenrightError):
     """No usable engine binary: none found, missing, or not executable."""
 

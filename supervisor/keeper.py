@@ -153,8 +153,8 @@ class Keeper:
         self._told = trio.Event()
 
     def begin_stop(self, why: str, *, now: bool = False) -> None:
-        """The step into `stopping`. A second signal to the warden (`now`) ends it without grace; the same signal to warden
-        and keeper, as systemd sends it to a whole unit, is one."""
+        """The step into `stopping`. A second signal to the warden, or to the keeper (`now`), ends it without grace;
+        the same signal to both, as systemd sends it to a whole unit, is one."""
         if not self.stopping:
             self.stopping = why
             self.procs.note_slot("intent", {"stop": why})
@@ -254,9 +254,11 @@ class Keeper:
 
     async def _obey_own_signals(self) -> None:
         """SIGTERM to the keeper itself means stop, as to the warden: only what cannot be caught is a crash."""
+        again = False
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as numbers:
             async for number in numbers:
-                self.begin_stop(f"{signal.Signals(number).name} to the keeper")
+                self.begin_stop(f"{signal.Signals(number).name} to the keeper", now=again)
+                again = True
 
     async def _watch_members(self) -> None:
         """The last one out stops the engine. The step is taken under build.lock after counting again, so the last

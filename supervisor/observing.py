@@ -13,7 +13,7 @@ from attrs import evolve
 from supervisor import control, holding, ladder, leftovers, locks, membership, records, silence
 from supervisor.contract import EngineSpec, State
 from supervisor.control import ControlError
-from supervisor.errors import HeldError, LockTimeoutError, QueenrightError, SlotError
+from supervisor.errors import HeldError, LockTimeoutError, QueenrightError, SlotError, UnkillableError
 from supervisor.ladder import Decision, Observation, Rung
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ class View:
         if decision.rung is Rung.HELD:
             return HeldError(f"{self.slot.path} is {decision.reason}", "`queenright release` ends that")
         if self.unkillable:
-            return QueenrightError(f"{self.slot.path}: {decision.reason}", "`ps` shows it, probably in state D")
+            pids = tuple(process.pid for process in leftovers.find(self.slot))
+            return UnkillableError(f"{self.slot.path}: {decision.reason}", "`ps` shows it, probably in state D", pids)
         seen = f" ({self.silence.describe()})" if self.silence.is_kept else ""
         return LockTimeoutError(f"{decision.reason}, for {waited:g} s{seen}", "`queenright stop` ends it")
 

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from supervisor import budgets, control, identity, leftovers, locks
 from supervisor.control import ControlError
-from supervisor.errors import NoEngineError, QueenrightError
+from supervisor.errors import NoEngineError, QueenrightError, UnkillableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,8 +40,8 @@ def stop(
     """Stop the engine of the slot; returns when its warden is gone. Bounded: STOP_ANSWER for the keeper to answer at
     all, `drain_s` for requests in flight, TEARDOWN for it to be done; then the warden ends everything; then SIGKILL.
 
-    `heard` gets the keeper's snapshots meanwhile. Raises NoEngineError, or QueenrightError when the warden outlives
-    even SIGKILL or cannot be found, or something of the engine cannot be killed. An engine that somebody builds
+    `heard` gets the keeper's snapshots meanwhile. Raises NoEngineError, UnkillableError when the warden or something of
+    the engine outlives even SIGKILL, or QueenrightError when the warden cannot be found. An engine that somebody builds
     meanwhile is not touched.
     """
     began = time.monotonic()
@@ -63,7 +63,13 @@ def stop(
         leftovers.clear(slot)  # one that was killed, by us or by somebody meanwhile, did not sweep
     left = leftovers.held(slot) if locks.is_held(slot.warden_lock) is False else []
     if left:
-        raise QueenrightError(f"something cannot be killed: {', '.join(left)}", "`ps` shows it, probably in state D")
+        pids = tuple(sorted(one.pid for one in leftovers.find(slot)))
+        named = f"pid {', '.join(map(str, pids))} of " if pids else ""
+        raise UnkillableError(
+            f"cannot be killed: {named}{', '.join(left)}",
+            "`ps` shows its state, probably D; its memory is not free",
+            pids,
+        )
     return Stopped(how, time.monotonic() - began, members)
 
 
@@ -118,7 +124,9 @@ def _end_warden(slot: Slot, warden: Identity | None) -> str:
         return "warden"
     identity.signal_exact(warden, signal.SIGKILL)
     if not _is_gone(slot, warden, budgets.SWEEP_LIMIT):
-        raise QueenrightError(f"the warden of {slot.path}, pid {warden.pid}, cannot be killed", "`ps` shows its state")
+        raise UnkillableError(
+            f"the warden of {slot.path}, pid {warden.pid}, cannot be killed", "`ps` shows its state", (warden.pid,)
+        )
     return "killed"
 
 

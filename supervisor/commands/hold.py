@@ -28,7 +28,7 @@ class Hold:
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Write the hold, then have a running engine obey it. Raises QueenrightError when something cannot be ended."""
+        """Write the hold, then have a running engine obey it. Raises UnkillableError when something cannot be ended."""
         from supervisor import budgets, control, holding, locks
 
         slot = slot_of(args)
@@ -106,10 +106,11 @@ RELEASE: Final = Release()
 
 
 def _refuse_survivors(snapshot: dict[str, Any]) -> None:
-    """Raise QueenrightError for what outlived its stop."""
-    from supervisor.errors import QueenrightError
+    """Raise UnkillableError for what outlived its stop."""
+    from supervisor.errors import UnkillableError
 
     left = [group for group in snapshot["groups"] if group["proxy"]]
     if left:
         names = ", ".join(f"{group['name']} (pid {group['proxy']['pid']}): {group['reason']}" for group in left)
-        raise QueenrightError(f"the slot is held, but something cannot be ended: {names}", "`ps` shows its state")
+        pids = tuple(group["proxy"]["pid"] for group in left)
+        raise UnkillableError(f"the slot is held, but something cannot be ended: {names}", "`ps` shows its state", pids)

@@ -66,6 +66,20 @@ def use_keeper(words: list[str]) -> None:
     wardens.command = with_it
 
 
+def do_use_warden(_: int, script: str) -> dict[str, Any]:
+    """Start this one where a warden is wanted."""
+    from supervisor import wardens
+
+    command = wardens.command
+
+    def with_it(slot: Any, **options: Any) -> list[str]:
+        *_, place, settings = command(slot, **options)
+        return [sys.executable, "-P", script, place, settings]
+
+    wardens.command = with_it
+    return {}
+
+
 def do_pretend(_: int, cgroup: str) -> dict[str, Any]:
     """Believe to be in this control group."""
     from supervisor import units

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisor import budgets, identity, locks, records
-from supervisor.errors import ExitCode
+from supervisor import budgets, identity, locks, records, stopping
+from supervisor.errors import ExitCode, UnkillableError
 from tests.engine.kit import Launch
 from tests.engine.seen import Deaths, kill, stays
 from tests.support import FAKE_LLAMA_SERVER, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.engine.place import Place
 
@@ -83,6 +85,138 @@ def test_servers_that_ignore_sigterm_are_killed_when_the_grace_ends(place: Place
     assert facts["seconds"] < budgets.TEARDOWN
     front = place.front("next")
     assert front.open() == "build"
+
+
+def swallow(place: Place, name: str) -> socket.socket:
+    """Ask a group for a long stream, and read nothing of it: what is sent stays in the buffers on the way."""
+    body = json.dumps({"model": name, "prompt": "hello", "max_tokens": 5_000_000, "stream": True})
+    key = place.slot.group_key(name).read_text().strip()
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", place.group(name)["proxy"]["port"]))
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n"
+    connection.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+    return connection
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["command", "SIGTERM"])
+def test_a_stop_takes_five_seconds_with_stubborn_servers_and_streams_that_nobody_reads(place: Place, how: str) -> None:
+    """Four groups at once: each server ignores SIGTERM and has more to send than fits on the way."""
+    names = [f"r{number}" for number in range(4)]
+    place.configure({name: (Launch(name, knobs={"term": "ignore"}),) for name in names})
+    place.member()
+    family = place.family()
+    with ExitStack() as stack, Deaths(family.everybody) as deaths:
+        for name in names:
+            stack.enter_context(swallow(place, name))
+        wait_until(lambda: all(place.receipts(name) for name in names), what="all stream")
+        began = time.monotonic()
+        if how == "command":
+            done = place.cli("stop", "--json")
+            assert (done.returncode, json.loads(done.stdout)["how"]) == (ExitCode.OK, "keeper")
+            assert deaths.alive() == []
+        else:
+            kill(family.warden, signal.SIGTERM)
+            deaths.wait(within=3 * budgets.GROUP_STOP)
+        assert time.monotonic() - began < 3 * budgets.GROUP_STOP
+    (said,) = stops(place)
+    assert (said["clean"], sorted(said["groups"])) == (True, names)
+    # Together, not one after the other: four graces alone would take ten seconds. Three times the slack, as above.
+    assert float(said["took"].removesuffix(" s")) < 3 * budgets.GROUP_STOP
+
+
+def stops(place: Place) -> list[dict[str, Any]]:
+    """The lines that stops left, the last engine's behind the others'."""
+    events = [json.loads(line) for line in place.slot.events.read_text().splitlines()]
+    return [event for event in events if event["what"] == "stopped"]
+
+
+@pytest.mark.long
+def test_a_sigterm_to_every_process_at_once_rebuilds_nothing_round_after_round(place: Place) -> None:
+    """As systemd does with a unit, or init with everybody. In whatever order they get it, the engine ends in order."""
+    dice = random.Random(15)
+    orders: list[Callable[[list[identity.Identity]], object]] = [
+        list.reverse,
+        lambda who: None,
+        dice.shuffle,
+        dice.shuffle,
+    ]
+    for turn, arrange in enumerate(orders, 1):
+        front = place.member()
+        family = place.family()
+        everybody = family.everybody
+        arrange(everybody)
+        with Deaths(everybody) as deaths:
+            for who in everybody:
+                identity.signal_exact(who, signal.SIGTERM)  # one may be gone already, by another's end
+            deaths.wait(within=3 * budgets.TEARDOWN)
+        place.wait_empty()
+        assert [len(place.spawns(role)) for role in ("chat", "embed")] == [turn, turn], "a rebuild"
+        assert len(stops(place)) == turn
+        assert stops(place)[-1]["clean"]
+        front.end()
+    words = place.slot.warden_log.read_text()
+    assert "ending the engine without the keeper" not in words
+    assert "next in" not in words, f"a keeper crashed: {words}"
+
+
+def test_a_second_signal_to_the_keeper_kills_at_once(place: Place) -> None:
+    place.configure({"chat": (Launch("chat", knobs={"term": "ignore"}),)}, grace_s=3.4)
+    place.member()
+    family = place.family()
+    with Deaths(family.everybody) as deaths:
+        kill(family.keeper, signal.SIGTERM)
+        place.wait_state("stopping")
+        assert deaths.alive()
+        kill(family.keeper, signal.SIGTERM)
+        deaths.wait()
+    (said,) = stops(place)
+    assert said["killed"] == ["chat"]
+    assert float(said["took"].removesuffix(" s")) < 3.4 - budgets.UNLOAD_LIMIT, "it waited for the grace all the same"
+
+
+STUCK_WARDEN = Path(__file__).parent / "stuck" / "warden.py"
+
+
+@pytest.mark.long
+def test_what_cannot_be_killed_ends_a_stop_in_a_result_of_its_own_that_names_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a server had forked hangs in a driver. Its lock stays, and nothing is started beside it until it is gone."""
+    place.configure({"chat": (Launch("chat", knobs={"fork": "sleep"}),)}, grace_s=1.0)
+    front = place.front()
+    front.do("use_warden", script=str(STUCK_WARDEN))
+    front.open()
+    family = place.family()
+    (grandchild,) = [one for one in identity.descendants(family.warden.pid) if one not in family.everybody]
+    (place.slot.path.parent / "stuck").write_text(str(grandchild.pid))
+    signal_exact = identity.signal_exact
+
+    def spares(who: identity.Identity, number: int) -> bool:
+        return who == grandchild or signal_exact(who, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(identity, "signal_exact", spares)
+        with pytest.raises(UnkillableError) as caught:
+            stopping.stop(place.slot, who="a test")
+        error = caught.value
+        assert error.pids == (grandchild.pid,)
+        assert f"cannot be killed: pid {grandchild.pid} of chat." in error.what
+        assert (error.exit_code, error.as_dict()["pids"]) == (ExitCode.ERROR, [grandchild.pid])
+        (said,) = stops(place)
+        assert not said["clean"]
+        assert identity.liveness(grandchild) is identity.Liveness.ALIVE
+        (generation,) = place.slot.generations()
+        assert locks.is_held(place.slot.generation_lock(*generation)) is True
+        status, shown = place.status()
+        assert (status, shown["state"]) == (ExitCode.NO_ENGINE, "down")
+        assert "still alive: chat." in shown["reason"]
+        with pytest.raises(UnkillableError):
+            stopping.stop(place.slot, who="a test")
+    # It can be killed at last: the first who wants an engine has one.
+    assert place.member("next").ask("chat", "hello")
+    assert identity.liveness(grandchild) is identity.Liveness.DEAD
 
 
 FORKING = {

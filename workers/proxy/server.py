@@ -69,6 +69,10 @@ async def _main(config: ProxyConfig, listener: socket.socket, lock_fd: int | Non
                 await scheduler.unload(scheduler.models)
             connections.cancel_scope.cancel()
             models.cancel_scope.cancel()
+    for (
+        number
+    ) in _STOP_SIGNALS:  # nothing is left to end, and Python would complain of a signal while trio is taken down
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Door:
