@@ -147,7 +147,7 @@ def test_a_foreign_listener_is_not_taken_for_it(place: Place) -> None:
     with socket.create_server(("127.0.0.1", port)):
         place.until(lambda: place.group("web")["generation"] != first, within=60, what="it is given up")
         assert place.group("web")["state"] != "running"
-        assert "another program" in place.slot.events.read_text()
+        place.until(lambda: "another program" in place.slot.events.read_text(), within=10, what="it is said why")
 
 
 def test_the_key_is_in_a_file_of_its_user_alone_and_goes_with_its_generation(place: Place) -> None:

@@ -77,10 +77,10 @@ def test_a_killed_proxy_is_replaced_on_the_same_port_with_its_servers(place: Pla
     slow(place)
     front = place.member()
     before, was = place.family(), place.group()
-    held = front.begin("ask", role="chat", prompt=PROMPT, tokens=RATE)
-    wait_until(lambda: place.receipts() == 1, what="the request is being answered")
     newcomer = place.front("newcomer")
     newcomer.do("warm_up")
+    held = front.begin("ask", role="chat", prompt=PROMPT, tokens=RATE)
+    wait_until(lambda: place.receipts() == 1, what="the request is being answered")
 
     most = 0
 
