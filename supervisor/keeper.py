@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -26,6 +26,9 @@ from supervisor.errors import LinkError, QueenrightError, RecordError, SlotError
 from supervisor.procs import Procs
 from supervisor.slot import Slot
 from supervisor.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 KEEPER_VERSION = 1
 FILES = 65536
@@ -62,11 +65,11 @@ class Keeper:
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state, as `status --json` shows it."""
-        hello, groups = self.procs.hello, self._groups()
+        hello, groups, state = self.procs.hello, self._groups(), self.state.value
         return {
             "slot": str(self.slot.path),
-            "state": self.state.value,
-            "reason": self.stopping or self.draining or next((g["reason"] for g in groups if g["reason"]), ""),
+            "state": state,
+            "reason": self.stopping or self.draining or reason_of(state, groups),
             "lifetime": self.spec.lifetime.value if self.spec else None,
             "held": self.held or None,
             "draining": self.draining or None,
@@ -373,6 +376,12 @@ def main() -> int:
         status = 1
     keeper.console.drain()
     return status
+
+
+def reason_of(state: str, groups: Sequence[Mapping[str, Any]]) -> str:
+    """The engine's reason: that of a group which gives the engine its state. Another one's would not explain it."""
+    fitting = sorted((g for g in groups if g["reason"]), key=lambda g: g["state"] != state)
+    return str(fitting[0]["reason"]) if fitting else ""
 
 
 def files(soft: int, hard: int) -> int:

@@ -84,9 +84,13 @@ def _from_outside(slot: Slot, why: str) -> dict[str, Any]:
     """The keeper does not answer: a new one is on its way, or it hangs. The engine may well be serving."""
     warden = _warden(slot)
     state = "degraded"
+    living = _silent_keeper(slot)
+    if living:
+        why = living
     if warden["keeper_crashes"]:
         times = f"{warden['keeper_crashes']} times in a row" if warden["keeper_crashes"] > 1 else "once"
-        why = f"the keeper died {times}, {warden['last_keeper']}"
+        died = f"died {times}, {warden['last_keeper']}"
+        why = f"{living}; before it one {died}" if living else f"the keeper {died}"
         if warden["keeper_crashes"] >= budgets.KEEPER_FAILING:
             state = "failing"
         elif warden["next_keeper_s"] is not None:
@@ -103,6 +107,16 @@ def _from_outside(slot: Slot, why: str) -> dict[str, Any]:
         "warden": warden,
         "groups": _recorded_groups(slot),
     }
+
+
+def _silent_keeper(slot: Slot) -> str:
+    """The keeper that lives and does not answer, in words; empty where none holds its lock, or it cannot be told who."""
+    pids = locks.holders(slot.keeper_lock) if locks.is_held(slot.keeper_lock) else []
+    if not pids:
+        return ""
+    if identity.state_of(pids[0]) in ("T", "t"):
+        return f"the keeper, pid {pids[0]}, is stopped (by SIGSTOP or a debugger) and is replaced if it stays so"
+    return f"the keeper, pid {pids[0]}, did not answer in time"
 
 
 def _warden(slot: Slot) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from supervisor import budgets, control, identity, leftovers, locks
+from supervisor import budgets, control, identity, journal, leftovers, locks
 from supervisor.control import ControlError
 from supervisor.errors import NoEngineError, QueenrightError, UnkillableError
 
@@ -70,7 +70,10 @@ def stop(
             "`ps` shows its state, probably D; its memory is not free",
             pids,
         )
-    return Stopped(how, time.monotonic() - began, members)
+    took = time.monotonic() - began
+    if how != "keeper":  # else it said so itself, and of each group
+        journal.note(slot, "stopped", why=f"asked by {who}", how=how, took=f"{took:.1f} s")
+    return Stopped(how, took, members)
 
 
 def _ask(slot: Slot, who: str, drain_s: float) -> Iterator[dict[str, Any]]:

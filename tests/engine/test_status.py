@@ -141,6 +141,19 @@ def test_status_and_logs_answer_during_a_slow_load(place: Place) -> None:
     assert time.monotonic() - began < ANSWER_LIMIT
 
 
+def test_status_says_that_the_keeper_is_stopped_and_not_how_the_one_before_died(place: Place) -> None:
+    place.member()
+    kill(place.family().keeper)
+    place.until(lambda: place.snapshot()["warden"]["keeper_crashes"] == 1, within=60, what="another keeper")
+    keeper = place.family().keeper
+    kill(keeper, signal.SIGSTOP)
+    code, found = asked(place)
+    kill(keeper, signal.SIGCONT)
+    assert (code, found["state"], found["keeper"]) == (ExitCode.OK, "degraded", None)
+    assert found["reason"].startswith(f"the keeper, pid {keeper.pid}, is stopped")
+    assert "; before it one died once, the last one: killed by SIGKILL" in found["reason"]
+
+
 def test_status_during_a_rebuild_says_what_died(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"bind_delay": 1}),), "embed": (Launch("embed"),)})
     place.member()
@@ -175,7 +188,7 @@ def test_status_without_a_keeper_is_answered_from_outside(place: Place) -> None:
     code, found = asked(place)
     assert code == ExitCode.OK
     assert (found["state"], found["keeper"]) == ("degraded", None)
-    assert "did not answer" in found["reason"]
+    assert f"the keeper, pid {family.keeper.pid}, is stopped" in found["reason"]
     assert found["warden"]["pid"] == family.warden.pid
     assert {group["name"]: group["proxy"]["pid"] for group in found["groups"]} == {
         name: who.pid for name, who in family.proxies.items()

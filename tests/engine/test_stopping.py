@@ -298,6 +298,9 @@ def test_stop_works_with_a_keeper_that_hangs(place: Place) -> None:
         assert "still stopping" in done.stderr, "seconds without a word"
         assert deaths.alive() == []
     assert not place.slot.contract_record.exists(), "its member would take this for an accident, and rebuild"
+    last = json.loads(place.slot.events.read_text().splitlines()[-1])
+    assert (last["what"], last["how"]) == ("stopped", "warden"), "no keeper was there to say it"
+    assert "queenright stop" in last["why"]
 
 
 @pytest.mark.long

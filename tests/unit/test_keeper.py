@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from supervisor.keeper import FILES, files
+from supervisor.keeper import FILES, files, reason_of
 
 ENDLESS = resource.RLIM_INFINITY
 
@@ -24,3 +24,16 @@ ENDLESS = resource.RLIM_INFINITY
 )
 def test_the_limit_of_descriptors_is_raised_and_never_lowered(soft: int, hard: int, wanted: int) -> None:
     assert files(soft, hard) == wanted
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted"), [("failed", "a bad flag"), ("degraded", "a server died"), ("running", "a server died")]
+)
+def test_the_engines_reason_is_that_of_the_group_that_gives_it_its_state(state: str, wanted: str) -> None:
+    groups = [
+        {"state": "running", "reason": ""},
+        {"state": "degraded", "reason": "a server died"},
+        {"state": "failed", "reason": "a bad flag"},
+    ]
+    assert reason_of(state, groups) == wanted
+    assert reason_of(state, groups[:1]) == ""
