@@ -134,12 +134,14 @@ def _end_warden(slot: Slot, warden: Identity | None) -> str:
 
 
 def _is_gone(slot: Slot, warden: Identity | None, limit: float) -> bool:
-    """Wait for this warden to be gone; the next one, that somebody may have started meanwhile, is not ours to end."""
+    """Wait for this warden to be gone; the next one, that somebody may have started meanwhile, is not ours to end. Its
+    lock falls a moment before it is dead: that counts only where its life cannot be told."""
     deadline = time.monotonic() + limit
     while True:
-        if locks.is_held(slot.warden_lock) is False:
+        life = identity.liveness(warden) if warden is not None else identity.Liveness.UNKNOWN
+        if life is identity.Liveness.DEAD:
             return True
-        if warden is not None and identity.liveness(warden) is identity.Liveness.DEAD:
+        if life is identity.Liveness.UNKNOWN and locks.is_held(slot.warden_lock) is False:
             return True
         if time.monotonic() > deadline:
             return False
