@@ -108,7 +108,7 @@ def test_looking_neither_keeps_a_model_loaded_nor_loads_it__llama_cpp_23096(plac
         return identity.liveness(place.started()[-1]) is Liveness.DEAD
 
     place.until(unloaded, within=15, what="unloaded, looked at as it is")
-    assert time.monotonic() - ended > 1.9
+    assert time.monotonic() - ended > 1.0, "counted from its first byte it would have been unloaded at once"
     for _ in range(5):
         assert place.status()[0] == 0
         place.cli("logs", "chat")

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-ANSWER_LIMIT = 3.0
-"""What must be there within a second, on a machine that is busy with other tests."""
+ANSWER_LIMIT = 10.0
+"""What must be there within a second, on a machine that is busy with other tests: not a speed, only not for ever."""
 
 
 def asked(place: Place) -> tuple[int, dict[str, Any]]:

@@ -64,11 +64,11 @@ def test_a_new_keeper_gets_the_table_and_the_children_never_noticed(rig: Rig) ->
 
 
 def test_what_happened_while_there_was_no_keeper_is_in_the_next_ones_table() -> None:
-    with Rig(keeper_delays=[0.3]) as rig:
+    with Rig(keeper_delays=[2]) as rig:
         keeper = rig.keeper()
         pid = rig.spawn(keeper, "a", SLEEP)
         kill(keeper)
-        wait_until(lambda: "next in 0.3 s" in rig.log.read_text())
+        wait_until(lambda: "next in 2 s" in rig.log.read_text())
         os.kill(pid, signal.SIGTERM)
         row = rig.keeper().rows["a"]
         assert (row["state"], row["code"], row["status"]) == ("gone", os.CLD_KILLED, signal.SIGTERM)

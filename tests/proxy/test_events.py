@@ -48,7 +48,7 @@ def test_a_death_goes_straight_to_stopped(rig: Rig) -> None:
     assert proxy.ask("a").status == 200
     with watching(proxy) as events:
         os.kill(a.spawns[0]["pid"], signal.SIGKILL)
-        wait_until(lambda: events.states("a") == ["ready", "stopped"], within=3)
+        wait_until(lambda: events.states("a") == ["ready", "stopped"])
 
 
 def test_a_failed_load_in_states(rig: Rig) -> None:
@@ -56,7 +56,7 @@ def test_a_failed_load_in_states(rig: Rig) -> None:
     proxy = rig.start(a)
     with watching(proxy) as events:
         assert proxy.ask("a").status == 500
-        wait_until(lambda: events.states("a") == ["stopped", "starting", "stopped"], within=3)
+        wait_until(lambda: events.states("a") == ["stopped", "starting", "stopped"])
 
 
 def test_an_unloaded_load_in_states(rig: Rig) -> None:
@@ -68,7 +68,7 @@ def test_an_unloaded_load_in_states(rig: Rig) -> None:
         proxy.get("/unload")
         assert waiting().status == 500
         middle = ["stopping"] if proxy.traits.unload_of_a_load_says_stopping else []
-        wait_until(lambda: events.states("a") == ["stopped", "starting", *middle, "stopped"], within=5)
+        wait_until(lambda: events.states("a") == ["stopped", "starting", *middle, "stopped"])
 
 
 def test_requests_in_flight_are_told(rig: Rig) -> None:
@@ -91,9 +91,9 @@ def test_what_a_server_writes_can_be_read(rig: Rig) -> None:
     a = rig.model("a", log_bytes=60)
     proxy = rig.start(a, logToStdout="both")
     assert proxy.ask("a").status == 200
-    wait_until(lambda: b"srv  log: POST /v1/completions" in proxy.get("/logs").body, within=3)
+    wait_until(lambda: b"srv  log: POST /v1/completions" in proxy.get("/logs").body)
     assert proxy.get("/logs").headers["Content-Type"].startswith("text/plain")
-    wait_until(lambda: "srv  log: POST /v1/completions" in proxy.log.read_text(), within=3)
+    wait_until(lambda: "srv  log: POST /v1/completions" in proxy.log.read_text())
 
 
 def test_a_watcher_that_does_not_read_blocks_nobody(rig: Rig) -> None:

@@ -52,8 +52,8 @@ def test_the_idle_time_counts_from_the_last_byte(rig: Rig) -> None:
     with proxy.stream("a", max_tokens=11) as response:  # 2.2 s, more than ttl and its tick together
         assert b"[DONE]" in response.read()
     ended = time.monotonic()
-    proxy.wait_state("a", None, within=5)
-    assert time.monotonic() - ended > 0.9
+    proxy.wait_state("a", None)
+    assert time.monotonic() - ended > 0.5  # the last byte was read a little after it was sent
     assert len(a.spawns) == 1
 
 
@@ -67,7 +67,7 @@ def test_looking_is_not_use(rig: Rig) -> None:
             assert proxy.get(path).status == 200
         return "a" not in proxy.states()
 
-    wait_until(look, within=5, what="unloaded in spite of being looked at")
+    wait_until(look, what="unloaded in spite of being looked at")
     assert len(a.spawns) == 1
 
 
@@ -75,7 +75,7 @@ def test_the_global_ttl_is_for_models_without_their_own(rig: Rig) -> None:
     a, b = rig.model("a"), rig.model("b", {"ttl": 0})
     proxy = rig.start(a, b, globalTTL=1, groups={"g": {"swap": False, "members": ["a", "b"]}})
     assert proxy.ask("a").status == proxy.ask("b").status == 200
-    proxy.wait_state("a", None, within=5)
+    proxy.wait_state("a", None)
     assert proxy.states() == {"b": "ready"}
 
 
@@ -84,7 +84,7 @@ def test_an_idle_death_is_noticed_and_the_next_request_starts_again(rig: Rig) ->
     proxy = rig.start(a)
     assert proxy.ask("a").status == 200
     os.kill(a.spawns[0]["pid"], signal.SIGKILL)
-    proxy.wait_state("a", None, within=2)
+    proxy.wait_state("a", None)
     assert proxy.ask("a").status == 200
     assert len(a.spawns) == 2
 
@@ -94,7 +94,7 @@ def test_a_death_before_the_headers_is_an_empty_502(rig: Rig) -> None:
     proxy = rig.start(a)
     answer = proxy.ask("a")
     assert (answer.status, answer.body) == (502, b"")
-    proxy.wait_state("a", None, within=2)
+    proxy.wait_state("a", None)
 
 
 def test_a_death_in_mid_stream_delivers_what_there_was_and_no_done(rig: Rig) -> None:
@@ -146,7 +146,7 @@ def test_a_load_is_bounded(rig: Rig, health: str) -> None:
     answer = proxy.ask("a")
     assert answer.status == 500
     assert answer.message == "unspecific error: health check timed out after 15s"
-    assert 14.5 < time.monotonic() - began < 19
+    assert 14.5 < time.monotonic() - began < 45
     assert proxy.states() == {}
 
 
@@ -179,7 +179,7 @@ def test_a_client_that_leaves_during_the_load_does_not_end_it(rig: Rig) -> None:
     proxy = rig.start(a)
     with pytest.raises(TimeoutError), proxy.stream("a", timeout=0.4) as response:
         response.read()
-    proxy.wait_state("a", "ready", within=5)
+    proxy.wait_state("a", "ready")
     if proxy.traits.unused_load_lives_for_ttl:
         time.sleep(1.5)  # llama-swap would have unloaded it by now
         assert proxy.states() == {"a": "ready"}
@@ -194,8 +194,8 @@ def test_what_a_dead_leader_leaves_in_its_group(rig: Rig) -> None:
     proxy = rig.start(a)
     assert proxy.ask("a").status == 200
     pid = a.spawns[0]["pid"]
-    wait_until(lambda: not alive(pid), within=5, what="the background server is gone with its leader")
-    proxy.wait_state("a", None, within=2)
+    wait_until(lambda: not alive(pid), what="the background server is gone with its leader")
+    proxy.wait_state("a", None)
 
 
 def test_a_wrapped_server_is_stopped_with_its_wrapper(rig: Rig) -> None:
@@ -204,7 +204,7 @@ def test_a_wrapped_server_is_stopped_with_its_wrapper(rig: Rig) -> None:
     proxy = rig.start(a)
     assert proxy.ask("a").status == 200
     assert proxy.get("/unload").status == 200
-    wait_until(lambda: not alive(a.spawns[0]["pid"]), within=2)
+    wait_until(lambda: not alive(a.spawns[0]["pid"]))
 
 
 def test_a_grandchild_that_holds_the_output_does_not_delay_anything(rig: Rig) -> None:
@@ -215,7 +215,7 @@ def test_a_grandchild_that_holds_the_output_does_not_delay_anything(rig: Rig) ->
     assert proxy.ask("a").status == 200
     began = time.monotonic()
     assert proxy.get("/unload").status == 200
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 6  # and not the 10 s
     assert len(rig.marker.pids()) == 2  # the proxy and the grandchild, which has left every group of ours
     rig.marker.kill()
 
@@ -225,9 +225,9 @@ def test_a_leaving_client_frees_the_server(rig: Rig) -> None:
     proxy = rig.start(a)
     with proxy.stream("a", max_tokens=1000) as response:
         assert response.readline().startswith(b"data:")
-    wait_until(lambda: a.props()["cancels"] == 1, within=2, what="the server saw its client leave")
+    wait_until(lambda: a.props()["cancels"] == 1, what="the server saw its client leave")
     with pytest.raises(TimeoutError), proxy.stream("a", timeout=0.3, stream=False, max_tokens=1000) as response:
         response.read()
-    wait_until(lambda: a.props()["cancels"] == 2, within=2, what="also without a stream, where nothing is written")
+    wait_until(lambda: a.props()["cancels"] == 2, what="also without a stream, where nothing is written")
     assert proxy.ask("a", max_tokens=1).status == 200
     assert a.props()["active"] == 0

@@ -157,7 +157,7 @@ def test_streams_pass_as_they_come(rig: Rig) -> None:
     proxy.ask("a", max_tokens=0)
     with proxy.stream("a", max_tokens=8) as response:
         arrivals = [time.monotonic() for line in response if line.startswith(b"data:")]
-    assert arrivals[7] - arrivals[0] > 1.2, "all at once: somebody buffers"
+    assert arrivals[7] - arrivals[0] > 0.5, "all at once: somebody buffers"
     assert response.headers["X-Accel-Buffering"] == "no"
 
 
@@ -290,7 +290,7 @@ def test_a_client_that_closes_its_sending_side_has_left(rig: Rig) -> None:
         sock.sendall(head % len(body) + body)
         wait_until(lambda: a.props()["active"] == 1)
         sock.shutdown(socket.SHUT_WR)
-        wait_until(lambda: a.props()["cancels"] == 1, within=3)
+        wait_until(lambda: a.props()["cancels"] == 1)
 
 
 def test_a_client_that_does_not_read_holds_up_nobody_else(rig: Rig) -> None:
@@ -299,7 +299,7 @@ def test_a_client_that_does_not_read_holds_up_nobody_else(rig: Rig) -> None:
     with proxy.stream("a", max_tokens=300_000) as response:
         response.readline()
         wait_until(lambda: proxy.ask("a").status == 200)
-    wait_until(lambda: a.props()["active"] == 0, within=5)
+    wait_until(lambda: a.props()["active"] == 0)
 
 
 def test_response_header_timeout_is_an_empty_502(rig: Rig) -> None:
@@ -308,12 +308,12 @@ def test_response_header_timeout_is_an_empty_502(rig: Rig) -> None:
     answer = proxy.ask("a")
     assert (answer.status, answer.body) == (502, b"")
     assert proxy.states() == {"a": "ready"}
-    wait_until(lambda: a.props()["active"] == 0, within=3)
+    wait_until(lambda: a.props()["active"] == 0)
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/upstream/a/v1/completions"])
 def test_the_limit_counts_waiting_and_running_requests(rig: Rig, path: str) -> None:
-    a = rig.model("a", {"concurrencyLimit": 3}, load=0.5)
+    a = rig.model("a", {"concurrencyLimit": 3}, load=2)
     proxy = rig.start(a)
     cold = all_at_once(5, lambda i: proxy.ask("a", path=path, id=str(i)))
     assert sorted(answer.status for answer in cold) == [200, 200, 200, 429, 429]
@@ -325,7 +325,7 @@ def test_the_limit_counts_waiting_and_running_requests(rig: Rig, path: str) -> N
 
 
 def test_the_default_limit_is_ten(rig: Rig) -> None:
-    a = rig.model("a", load=0.5)
+    a = rig.model("a", load=2)  # long enough for all of them to have come, on a busy machine too
     proxy = rig.start(a)
     answers = all_at_once(12, lambda i: proxy.ask("a", id=str(i)))
     assert sorted(answer.status for answer in answers) == [200] * 10 + [429] * 2
@@ -336,7 +336,7 @@ def test_a_client_that_stops_waiting_gives_its_place_back(rig: Rig) -> None:
     proxy = rig.start(a)
     with pytest.raises(TimeoutError), proxy.stream("a", timeout=0.3) as response:
         response.read()
-    assert wait_until(lambda: proxy.ask("a").status == 200, within=5)
+    assert wait_until(lambda: proxy.ask("a").status == 200)
 
 
 def test_no_request_is_lost_when_many_clients_come_and_go(rig: Rig) -> None:
@@ -351,7 +351,7 @@ def test_no_request_is_lost_when_many_clients_come_and_go(rig: Rig) -> None:
         return proxy.ask("a", max_tokens=5, id=str(number)).status == 200
 
     assert all(all_at_once(24, client))
-    wait_until(lambda: a.props()["active"] == 0, within=3)
+    wait_until(lambda: a.props()["active"] == 0)
     with in_thread(lambda: proxy.ask("a")) as last:
         assert last().status == 200
     assert len(a.spawns) == 1
