@@ -1,56 +1,96 @@
-"""What a generation is born with: ports and keys. And the handle on it while it lives."""
+"""The birth of a generation: its ports and keys, its files, its start."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import json
+import os
 import secrets
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 from attrs import evolve
 
-from supervisor import evidence, identity, ports, records
-from supervisor.errors import RecordError
-from supervisor.kinds import Birth, Kind
+from supervisor import environment, evidence, logfiles, notes, ports, records
+from supervisor.errors import QueenrightError, RecordError
+from supervisor.kinds import Birth, Command, Kind
+from supervisor.life import Life
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from supervisor.contract import GroupSpec
-    from supervisor.logfiles import StartLog
+    from supervisor.procs import Procs
     from supervisor.slot import Slot
 
 
-class Life:
-    """A generation while it lives. `log_start` is where its part of the log begins; `mark` tells what it was started
-    as (`mark_of`); `exited`: its leader is dead.
+class Draft(NamedTuple):
+    """A generation whose files are written, and that is not started yet."""
 
-    For naming what ends it: `was_ready`, the OOM kills counted before, and the processes it had when it became ready.
-    """
+    birth: Birth
+    command: Command
+    log_start: int
+    mark: str
 
-    def __init__(self, birth: Birth, pid: int, log_start: int, mark: str, start_log: StartLog) -> None:
-        self.birth, self.pid, self.log_start, self.mark, self.start_log = birth, pid, log_start, mark, start_log
-        self.exited = trio.Event()
-        self.was_ready = False
-        self.oom: evidence.Count | None = None
-        self.kin: set[int] = {pid}
 
-    @property
-    def port(self) -> int:
-        """Where clients go."""
-        return next(iter(self.birth.ports.values()))
+async def prepare(spec: GroupSpec, kind: Kind, slot: Slot, last_ports: Mapping[str, int], warden_pid: int) -> Draft:
+    """Choose ports and write the files. Raises QueenrightError or OSError; no file is left then."""
+    birth = new_birth(spec, kind, slot, last_ports, warden_pid)
+    command = kind.command(spec, birth)
+    with _files_of(command):
+        for path, text in command.files.items():
+            await trio.to_thread.run_sync(records.write_text_private, path, text)
+        log_start = logfiles.size(slot.group_log(spec.name))
+        logfiles.make_room(slot.logs, spec.name)
+    return Draft(birth, command, log_start, mark_of(spec))
 
-    def family(self) -> list[int]:
-        """Pids of the leader and all below it, now."""
-        return list(self.each())
 
-    def each(self) -> Iterator[int]:
-        """The same one by one, the leader first: who has found what he looks for need not walk further."""
-        yield self.pid
-        yield from identity.below(self.pid)
+async def start(draft: Draft, spec: GroupSpec, slot: Slot, procs: Procs) -> Life:
+    """Have the warden start it; its news can be followed. Raises SpawnRefusedError; no file is left then."""
+    birth, command = draft.birth, draft.command
+    procs.follow(birth.generation)
+    with _files_of(command):
+        spawned = await procs.spawn(
+            gen=birth.generation,
+            group=spec.name,
+            argv=list(command.argv),
+            env={**environment.clean(os.environ), **command.environment},
+            lock=slot.generation_lock(spec.name, birth.generation),
+            log=slot.group_log(spec.name),
+            note=notes.LifeNote(birth.ports, draft.log_start, draft.mark).plain(),
+            cwd=command.workdir,
+        )
+    life = Life(slot, spec.name, birth, spawned.pid, draft.log_start, draft.mark)
+    life.oom = evidence.oom_kills(spawned.pid)
+    return life
+
+
+def remove_files(command: Command) -> None:
+    """There are keys in them."""
+    for path in command.files:
+        with suppress(OSError):
+            path.unlink()
+
+
+def clear_unborn(slot: Slot, known: Container[str]) -> None:
+    """Remove what a keeper wrote for a generation that was never started, or that nobody remembers: keys are in it."""
+    with suppress(OSError):
+        for path in slot.groups.iterdir():
+            parts = path.name.split(".")
+            if len(parts) == 3 and parts[2] in ("json", "keys") and parts[1] not in known:
+                path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _files_of(command: Command) -> Iterator[None]:
+    """Of a generation that is not born after all they are removed."""
+    try:
+        yield
+    except (QueenrightError, OSError):
+        remove_files(command)
+        raise
 
 
 _given: dict[str, tuple[int, ...]] = {}

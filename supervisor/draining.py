@@ -59,3 +59,35 @@ async def wait_idle(look: Callable[[], InFlight], limit_s: float) -> str:
     while not is_over(look(), trio.current_time() - began, limit_s):  # noqa: ASYNC110 - numbers of many owners
         await trio.sleep(budgets.DRAIN_LOOK)
     return words(look(), trio.current_time() - began)
+
+
+class Drain:
+    """A group's wait before a stop. Whatever else stops the group ends it."""
+
+    def __init__(self) -> None:
+        self._scope: trio.CancelScope | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it is waited for."""
+        return self._scope is not None
+
+    def begin(
+        self, start: Callable[..., None], look: Callable[[], InFlight], limit_s: float, then: Callable[[str], None]
+    ) -> None:
+        """`start` a task that waits as `wait_idle` does; `then` is told what came of it."""
+        scope = self._scope = trio.CancelScope()
+
+        async def wait() -> None:
+            with scope:
+                found = await wait_idle(look, limit_s)
+                self._scope = None
+                then(found)
+
+        start(wait)
+
+    def end(self) -> None:
+        """Wait no more."""
+        if self._scope is not None:
+            self._scope.cancel()
+            self._scope = None

@@ -1,18 +1,17 @@
-"""What is known of a life that ended, gathered for naming its cause; and how a keeper reads what an earlier one noted."""
+"""What is known of a life that ended, gathered for the inquest."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervisor import evidence, logfiles, records, restart
-from supervisor.causes import Cause, Evidence
+from supervisor import evidence, journal, logfiles
+from supervisor.causes import Evidence
 from supervisor.contract import Exit
-from supervisor.errors import RecordError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from supervisor.birth import Life
+    from supervisor.inquest import Finding
+    from supervisor.life import Life
+    from supervisor.slot import Slot
 
 TAIL_LINES = 20
 """Of a generation's log, for status, and for naming the end of one that served."""
@@ -20,19 +19,29 @@ TAIL_LINES = 20
 NO_EXIT = Exit(0, 0)
 """Of a server under a proxy that lives: how it ended, only its proxy knows."""
 
+STILLBORN = Exit(1, 127)
+"""Of a generation that could not be started: as a shell says it of a program."""
 
-def of_group(life: Life | None, log: Path, tail: list[str], ended: Exit, blame: str) -> Evidence:
+
+def last_words(life: Life) -> list[str]:
+    """The end of its log. What is kept of a start that failed is complete with it."""
+    if not life.was_ready:
+        life.start_log.take()
+    return logfiles.tail(life.log, lines=TAIL_LINES, since=life.log_start)
+
+
+def of_group(life: Life | None, tail: list[str], blame: str) -> Evidence:
     """On a generation that ended, or that could not be started. Of a start that failed all of the log counts: its first
     lines are the cause, and what follows from it comes after them."""
     if life is None:
-        return Evidence(ended, blame)
-    lines = tail if life.was_ready else logfiles.tail(log, lines=logfiles.START_LINES, since=life.log_start)
-    return Evidence(ended, blame, tuple(lines), life.was_ready, evidence.rise(life.oom), _kernel(life))
+        return Evidence(STILLBORN, blame)
+    lines = tail if life.was_ready else logfiles.tail(life.log, lines=logfiles.START_LINES, since=life.log_start)
+    return Evidence(life.ended, blame, tuple(lines), life.was_ready, evidence.rise(life.oom), _kernel(life))
 
 
-def of_server(life: Life, log: Path, blame: str) -> Evidence:
+def of_server(life: Life, blame: str) -> Evidence:
     """On a server that died under its proxy. The count of OOM kills begins anew with it."""
-    lines = tuple(logfiles.tail(log, lines=TAIL_LINES, since=life.log_start))
+    lines = tuple(logfiles.tail(life.log, lines=TAIL_LINES, since=life.log_start))
     found = Evidence(NO_EXIT, blame, lines, was_ready=True, oom=evidence.rise(life.oom), kernel=_kernel(life))
     life.oom = evidence.oom_kills(life.pid)
     return found
@@ -42,21 +51,10 @@ def _kernel(life: Life) -> tuple[str, ...]:
     return evidence.kernel_log().of(life.kin)
 
 
-def noted_history(noted: object, otherwise: restart.History) -> restart.History:
-    """A history that an earlier keeper left, of whatever version it was: what it does not say is as in a new one, what we
-    do not know is let go. `otherwise` where there is none to read."""
-    if not isinstance(noted, dict):
-        return otherwise
-    new = records.unstructure(restart.History())
-    try:
-        return records.structure({name: noted.get(name, new[name]) for name in new}, restart.History)
-    except RecordError:
-        return otherwise
-
-
-def noted_cause(noted: object) -> Cause | None:
-    """The cause that an earlier keeper left; None where there is none that we know."""
-    try:
-        return records.structure(noted, Cause) if noted is not None else None
-    except RecordError:
-        return None
+def note(slot: Slot, group: str, life: Life | None, finding: Finding) -> None:
+    """In the slot's journal, for those who ask later."""
+    cause, verdict = finding.cause, finding.verdict
+    journal.note(
+        slot, "ended", group=group, generation=life.birth.generation if life else None, cause=cause.word.value,
+        detail=cause.detail, restart=verdict.restart, delay=round(verdict.delay, 3),
+    )  # fmt: skip

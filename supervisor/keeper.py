@@ -12,19 +12,35 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from supervisor import acts, budgets, draining, holding, journal, kinds, locks, logfiles, membership, records, units
+from supervisor import (
+    acts,
+    birth,
+    budgets,
+    draining,
+    holding,
+    kinds,
+    last_out,
+    locks,
+    logfiles,
+    membership,
+    records,
+    units,
+)
 from supervisor._version import __version__
 from supervisor.console import Console
 from supervisor.contract import EngineSpec, Lifetime, State
 from supervisor.control_server import serve
 from supervisor.errors import LinkError, QueenrightError, RecordError, SlotError
+from supervisor.narration import Narrator
 from supervisor.procs import Procs
 from supervisor.slot import Slot
+from supervisor.slot_watch import SlotWatch
 from supervisor.tree import Tree
 
 if TYPE_CHECKING:
@@ -52,14 +68,12 @@ class Keeper:
         self.held = ""
         self.warm: set[str] = set()
         """Configurations that want the engine to outlive its members."""
-        self.mark = self._slot_mark()
         self._warden_signalled = False
         self.change = trio.Event()
         """Set at the next change, and replaced."""
         self._stop_asked = trio.Event()
-        self._seen: dict[str, tuple[State, str]] = {}
-        self._untold: list[tuple[float, str, State, str]] = []
-        self._told = trio.Event()
+        self._narrator = Narrator(slot, console)
+        self._slot_watch = SlotWatch(slot)
 
     # --- what control serves ----------------------------------------------------------------------------------------
 
@@ -135,25 +149,8 @@ class Keeper:
         """Something changed: wake those who follow. What an operator would want to hear of it is said a little later."""
         self.change.set()
         self.change = trio.Event()
-        for name, group in self.tree.groups.items() if self.tree else ():
-            before = self._seen.get(name, (State.DOWN, ""))  # that it was down before it was started is no news
-            if before != (group.state, group.reason):
-                self._seen[name] = (group.state, group.reason)
-                self._untold.append((time.time(), name, group.state, group.reason))
-                self._told.set()
-
-    async def _narrate(self) -> None:
-        while True:
-            await self._told.wait()
-            await trio.sleep(budgets.NARRATION_PAUSE)
-            self._say_untold()
-
-    def _say_untold(self) -> None:
-        for at, name, state, reason in self._untold:
-            self.console.say(f"{name}: {state.value}" + (f": {reason}" if reason else ""))
-            journal.note(self.slot, "state", at=at, group=name, state=state.value, reason=reason)
-        self._untold.clear()
-        self._told = trio.Event()
+        if self.tree is not None:
+            self._narrator.see((name, group.state, group.reason) for name, group in self.tree.groups.items())
 
     def begin_stop(self, why: str, *, now: bool = False) -> None:
         """The step into `stopping`. A second signal to the warden, or to the keeper (`now`), ends it without grace;
@@ -190,12 +187,12 @@ class Keeper:
             nursery.start_soon(serve, self)
             nursery.start_soon(self._obey_signals)
             nursery.start_soon(self._obey_own_signals)
-            nursery.start_soon(self._watch_slot)
-            nursery.start_soon(self._narrate)
+            nursery.start_soon(self._slot_watch.run, partial(self.begin_stop, "the slot directory was removed"))
+            nursery.start_soon(self._narrator.run)
             lock = await locks.acquire_async(self.slot.keeper_lock, timeout=budgets.HANDOFF_WAIT)
             records.clear_temporaries(self.slot.path)
             records.clear_temporaries(self.slot.groups)
-            self._clear_unborn()
+            birth.clear_unborn(self.slot, self.procs.rows)
             self.spec = await self._contract()
             self.warm = set(self.procs.notes.get("warm") or [])
             self.held = hold.describe() if (hold := holding.find(self.slot)) else ""
@@ -203,7 +200,9 @@ class Keeper:
             if self.procs.notes.get("intent"):
                 self.begin_stop(self.procs.notes["intent"]["stop"])
             nursery.start_soon(self.tree.run, self.stopping, self.held)
-            nursery.start_soon(self._watch_members)
+            if self.spec.lifetime is Lifetime.MEMBERS:
+                leave = partial(self.begin_stop, "the last member left")
+                nursery.start_soon(last_out.watch, self.slot, lambda: bool(self.warm), leave, self._say_left_warm)
             nursery.start_soon(self._cap_logs)
             await trio.to_thread.run_sync(self._write_record)
             await self._stop_asked.wait()
@@ -227,14 +226,6 @@ class Keeper:
         if spec.keep_warm:
             self.procs.note_slot("warm", [spec.root])
         return spec
-
-    def _clear_unborn(self) -> None:
-        """Remove what a keeper wrote for a generation that was never started, or that nobody remembers: keys are in it."""
-        with suppress(OSError):
-            for path in self.slot.groups.iterdir():
-                parts = path.name.split(".")
-                if len(parts) == 3 and parts[2] in ("json", "keys") and parts[1] not in self.procs.rows:
-                    path.unlink(missing_ok=True)
 
     def _write_record(self) -> None:
         facts = {
@@ -263,65 +254,8 @@ class Keeper:
                 self.begin_stop(f"{signal.Signals(number).name} to the keeper", now=again)
                 again = True
 
-    async def _watch_members(self) -> None:
-        """The last one out stops the engine. The step is taken under build.lock after counting again, so the last
-        one out cannot race the next one in; the lock is only tried, so the control socket goes on answering. Where the
-        engine is kept warm nothing stops, and that is said: once each time."""
-        was_used = False
-        while self.spec is not None and self.spec.lifetime is Lifetime.MEMBERS:
-            is_used = not self._is_unused()
-            if self.warm and was_used and not is_used:
-                self._tell_left_warm()
-            was_used = is_used
-            if not self.warm and not is_used and (hold := self._try_build_lock()) is not None:
-                with hold:
-                    if not self.warm and self._is_unused():
-                        self.begin_stop("the last member left")
-                        return
-            await trio.sleep(budgets.MEMBER_POLL)
-
-    def _tell_left_warm(self) -> None:
-        roots = sorted(self.warm)
-        self.console.say(f"the last member left; kept warm for {', '.join(roots)}")
-        journal.note(
-            self.slot,
-            "left warm",
-            why="the last member left",
-            groups=list(self.tree.groups) if self.tree else [],
-            roots=roots,
-        )
-
-    def _try_build_lock(self) -> locks.Hold | None:
-        try:
-            return locks.try_acquire(self.slot.build_lock)
-        except SlotError:
-            return None  # the slot is being taken away, or has no descriptor for us: the next look tells
-
-    def _is_unused(self) -> bool:
-        """Whether it is known that nobody uses the engine: what cannot be read counts as in use."""
-        try:
-            return not membership.is_used(self.slot)
-        except SlotError:
-            return False
-
-    async def _watch_slot(self) -> None:
-        """Somebody who deletes the directory of a living engine takes away its off switch: then it has to go, too. (The
-        warden sees to it where the keeper is dead as well.)"""
-        while True:
-            await trio.sleep(budgets.SLOT_POLL)
-            if not self._slot_is_there():
-                self.begin_stop("the slot directory was removed")
-
-    def _slot_is_there(self) -> bool:
-        """Whether it is still the slot that we keep: somebody may have made a new one in its place."""
-        return self._slot_mark() == self.mark
-
-    def _slot_mark(self) -> tuple[int, int] | None:
-        try:
-            facts = os.stat(self.slot.warden_lock)
-        except OSError:
-            return None
-        return facts.st_dev, facts.st_ino
+    def _say_left_warm(self) -> None:
+        self._narrator.say_left_warm(list(self.tree.groups) if self.tree else [], sorted(self.warm))
 
     async def _cap_logs(self) -> None:
         def cap_all() -> None:
@@ -337,18 +271,15 @@ class Keeper:
         assert self.tree is not None  # noqa: S101 - there is one before anything can ask to stop
         began = time.monotonic()
         clean = await self.tree.stop(self.stopping)
-        took = f"{time.monotonic() - began:.1f} s"
-        self._say_untold()
-        outcome = "everything is gone" if clean else "something could not be killed; see the groups"
-        names = ", ".join(self.tree.groups)
-        killed = [name for name, group in self.tree.groups.items() if group.was_killed]
-        swept = sum(group.swept for group in self.tree.groups.values())
-        how = f"; SIGKILL for {', '.join(killed)}" if killed else ""
-        self.console.say(f"stopped ({self.stopping}): {names} in {took}, {outcome}{how}")
-        journal.note(
-            self.slot, "stopped", why=self.stopping, groups=list(self.tree.groups), took=took, clean=clean,
-            killed=killed, swept=swept,
-        )  # fmt: skip
+        groups = self.tree.groups
+        self._narrator.say_stopped(
+            self.stopping,
+            list(groups),
+            time.monotonic() - began,
+            clean=clean,
+            killed=[name for name, group in groups.items() if group.was_killed],
+            swept=sum(group.swept for group in groups.values()),
+        )
         for path in (
             self.slot.keeper_record,
             self.slot.contract_record,

@@ -204,6 +204,9 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
 AT_REST: Final = frozenset({State.DOWN, State.FAILED, State.HELD})
 """A group in one of these has nothing running, or nothing that can be helped."""
 
+UP: Final = frozenset({State.RUNNING, State.DEGRADED})
+"""A group in one of these is past its start: its processes are judged by what they do."""
+
 SETTLED: Final = frozenset({State.RUNNING, State.FAILED, State.HELD, State.STOPPING})
 """A group in one of these will not come up by waiting any longer."""
 

@@ -19,8 +19,8 @@ from supervisor.kinds import PROXY, Answer, Kind, ServerState
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from supervisor.birth import Life
     from supervisor.contract import GroupSpec
+    from supervisor.life import Life
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 CANARY_SHARE: Final = 0.4

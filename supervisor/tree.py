@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from supervisor import budgets, lifecycle
+from supervisor import budgets, lifecycle, notes
 from supervisor.group import Group
 from supervisor.procs import Gone
 
@@ -75,7 +75,7 @@ class Tree:
             nursery.cancel_scope.cancel()
         if self.groups.get(group.spec.name) is group:
             del self.groups[group.spec.name]
-            self.procs.note_slot(group.note_key, None)
+            self.procs.note_slot(notes.key(group.spec.name), None)
             self.slot.group_record(group.spec.name).unlink(missing_ok=True)
             self._tell()
 
@@ -87,7 +87,7 @@ class Tree:
         while row.state != "gone" and not isinstance(await news.receive(), Gone):
             pass
         self.procs.forget(row.gen)
-        self.procs.note_slot(f"group:{row.group}", None)
+        self.procs.note_slot(notes.key(row.group), None)
         self._nobodys.discard(row.gen)
         self._tell()
 

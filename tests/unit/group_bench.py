@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from supervisor.birth import Life
     from supervisor.config_shape import EngineConfig, GroupConfig
+    from supervisor.life import Life
     from supervisor.lifecycle import Event
+    from supervisor.probing import Prober
     from supervisor.slot import Slot
 
 P = ParamSpec("P")
@@ -242,6 +243,11 @@ class Bench:
         """The generation that lives."""
         assert self.group.life is not None
         return self.group.life
+
+    def prober(self) -> Prober:
+        """Who judges its processes."""
+        assert self.group.nurse is not None
+        return self.group.nurse.prober
 
     def _hear(self) -> None:
         if not self.heard or self.heard[-1] is not self.group.state:

@@ -144,7 +144,7 @@ async def test_vllm_51275_a_foreign_listener_is_never_taken_for_ours(
         assert len(set(tried)) == len(tried) == budgets.PORT_TRIES, "another port each time"
         assert bench.group.reason.startswith("given up after 3 starts whose ports other programs took; the last: ")
         assert f"port conflict: {tried[-1]}; port {tried[-1]} was taken by another program" in bench.group.reason
-        assert bench.group.history.doomed == 0, "that is not the engine's fault"
+        assert bench.group.past.history.doomed == 0, "that is not the engine's fault"
         assert bench.kind.loading == []
         assert State.RUNNING not in bench.heard
 
@@ -158,8 +158,8 @@ async def test_a_port_that_was_taken_once_costs_no_try_of_the_engine(
     async with bench.alive():
         await bench.pass_time(5)
         assert bench.state() is State.RUNNING
-        assert bench.group.cause is not None
-        assert bench.group.cause.word is Word.PORT_CONFLICT
+        assert bench.group.past.cause is not None
+        assert bench.group.past.cause.word is Word.PORT_CONFLICT
         first, *_, last = [start["note"]["ports"]["proxy"] for start in bench.warden.spawned]
         assert first != last
 
@@ -229,7 +229,7 @@ async def test_the_cause_of_the_last_end_is_shown_and_told_to_the_next_keeper(be
     ]
     other = bench.next_keepers()
     async with other.alive(row_of(other)):
-        assert other.group.cause == bench.group.cause
+        assert other.group.past.cause == bench.group.past.cause
 
 
 @jumping
@@ -626,8 +626,9 @@ CHANGED = evolve(SPEC, environment={"OF_THE_GROUP": "2"})
 
 def owe(bench: Bench, chat: int, draft: int = 0) -> None:
     """So many requests are in flight, as the kind's watch says."""
-    bench.group._note_activity("chat", chat, 0)
-    bench.group._note_activity("draft", draft, 0)
+    if bench.group.nurse is not None:
+        bench.prober().note_activity("chat", chat, 0)
+        bench.prober().note_activity("draft", draft, 0)
 
 
 @jumping
@@ -664,7 +665,7 @@ async def test_a_drain_ends_at_its_limit(bench: Bench) -> None:
 @jumping
 async def test_what_is_not_known_to_be_in_flight_is_not_waited_for_and_that_is_said(bench: Bench) -> None:
     async with bench.alive():
-        bench.group._note_activity("chat", 3, 0)  # and nothing of the other one
+        bench.prober().note_activity("chat", 3, 0)  # and nothing of the other one
         bench.warden.obeys = set()
         await bench.happen(bench.group.retire, "nobody wants it", 30.0)
         assert bench.state() is State.RUNNING
@@ -1032,7 +1033,7 @@ async def test_the_next_keeper_takes_up_what_runs(bench: Bench) -> None:
     async with bench.alive():
         await bench.happen(bench.warden.die, bench.warden.last)
         before = bench.group.life
-        history = bench.group.history
+        history = bench.group.past.history
     assert before is not None
     other = bench.next_keepers()
     async with other.alive(row_of(other)):
@@ -1043,7 +1044,10 @@ async def test_the_next_keeper_takes_up_what_runs(bench: Bench) -> None:
         assert life is not None
         assert life.birth == before.birth
         assert (life.pid, life.log_start) == (before.pid, before.log_start)
-        assert (other.group.history.failures, other.group.history.restarts) == (history.failures, history.restarts)
+        assert (other.group.past.history.failures, other.group.past.history.restarts) == (
+            history.failures,
+            history.restarts,
+        )
         assert other.kind.watching == [life.birth.generation]
         assert other.kind.asked == [[]]  # proven, not loaded: an idle server that was unloaded stays so
         await other.happen(other.warden.die, other.warden.last)  # and what happens to it, happens to us
@@ -1098,7 +1102,7 @@ async def test_the_next_keeper_waits_for_a_sweep_that_is_under_way(bench: Bench)
         assert other.kind.loading == []
         await other.happen(other.warden.sweep, other.warden.last)
         assert other.state() is State.RUNNING
-        assert other.group.history.failures == 1
+        assert other.group.past.history.failures == 1
 
 
 @jumping
@@ -1109,7 +1113,7 @@ async def test_the_next_keeper_replaces_what_died_in_between(bench: Bench) -> No
     other = bench.next_keepers()
     async with other.alive(row_of(other)):
         assert other.state() is State.RUNNING
-        assert other.group.history.failures == 1
+        assert other.group.past.history.failures == 1
         assert len(other.warden.spawned) == 2
         assert len(other.warden.table) == 1
 

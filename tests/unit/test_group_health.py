@@ -41,9 +41,9 @@ async def test_it_is_killed_as_a_whole_and_started_again_with_the_cause(bench: B
         assert bench.warden.kills == [(first, signal.SIGKILL, True)]
         assert bench.state() is State.RUNNING
         assert bench.warden.last != first
-        assert bench.group.history.restarts == 1
-        assert bench.group.cause is not None
-        assert bench.group.cause.word.value == "wedged"
+        assert bench.group.past.history.restarts == 1
+        assert bench.group.past.cause is not None
+        assert bench.group.past.cause.word.value == "wedged"
 
 
 @jumping
@@ -95,8 +95,8 @@ async def test_who_died_by_itself_meanwhile_was_not_killed_for_it(bench: Bench) 
         assert bench.warden.kills == []
         await bench.happen(bench.warden.sweep, first)
         await bench.pass_time(5)
-        assert bench.group.cause is not None
-        assert bench.group.cause.word.value == "exit status"
+        assert bench.group.past.cause is not None
+        assert bench.group.past.cause.word.value == "exit status"
 
 
 @jumping
@@ -114,14 +114,14 @@ async def test_a_group_that_stops_is_not_rebuilt(bench: Bench) -> None:
 @jumping
 async def test_what_is_thought_of_each_process_is_in_the_description(bench: Bench) -> None:
     async with bench.alive():
-        bench.group._note_activity("chat", 2, 0)
+        bench.prober().note_activity("chat", 2, 0)
         await bench.pass_time(3)
         facts = bench.group.describe()
         health = {server["role"]: server["health"] for server in facts["servers"]}
         assert health["chat"]["in_flight"] == 2
         assert facts["proxy"]["health"]["verdict"] in ("healthy", "unknown")
-        bench.group.servers["chat"] = ServerState.UNLOADED
-        bench.group._note_activity("chat", 0, 0)
+        bench.life().servers["chat"] = ServerState.UNLOADED
+        bench.prober().note_activity("chat", 0, 0)
         await bench.pass_time(3)
         (chat, _) = bench.group.describe()["servers"]
         assert chat["health"] is None

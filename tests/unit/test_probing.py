@@ -26,7 +26,7 @@ from tests.unit.group_bench import SPEC, jumping
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from supervisor.birth import Life
+    from supervisor.life import Life
 
 pytestmark = pytest.mark.process
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from supervisor import budgets, endings, records, restart
+from supervisor import budgets, notes, records, restart
 from supervisor.contract import Exit
 from supervisor.restart import EXITED, KILLED, POLICY, SIGTERM, History, Verdict
 
@@ -215,14 +215,14 @@ def test_a_history_survives_its_keeper(steps: list[tuple[bool, float]]) -> None:
     "noted", [{}, {"failures": 2, "doomed": 1, "ever_ready": False, "ready_at": None, "restarts": 5}]
 )
 def test_the_note_of_an_older_keeper_is_read(noted: dict[str, object]) -> None:
-    read = endings.noted_history(noted, History())
+    read = notes.noted_history(noted, History())
     assert (read.failures, read.restarts) == (noted.get("failures", 0), noted.get("restarts", 0))
     assert read.starts == ()
 
 
 @pytest.mark.parametrize("noted", [{"failures": 2, "of_a_newer": [1]}, {"failures": "2"}, "nonsense", 7, []])
 def test_the_note_of_another_keeper_never_fells_one(noted: object) -> None:
-    assert endings.noted_history(noted, History(doomed=1)) in (History(failures=2), History(), History(doomed=1))
+    assert notes.noted_history(noted, History(doomed=1)) in (History(failures=2), History(), History(doomed=1))
 
 
 class Looper(RuleBasedStateMachine):
@@ -282,7 +282,7 @@ class Looper(RuleBasedStateMachine):
     @rule()
     def its_keeper_is_replaced(self) -> None:
         noted = records.unstructure(self.history)
-        self.history = endings.noted_history(noted, History())
+        self.history = notes.noted_history(noted, History())
 
     @invariant()
     def no_window_holds_more_restarts_than_the_policy_allows(self) -> None:

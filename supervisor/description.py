@@ -1,0 +1,80 @@
+"""A group in plain data: for `status`, and for its record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from supervisor import identity, ports, records
+from supervisor.contract import State
+from supervisor.kinds import PROXY, ServerState
+from supervisor.lifecycle import UP
+
+if TYPE_CHECKING:
+    from supervisor.contract import GroupSpec
+    from supervisor.inquest import Past
+    from supervisor.life import Life
+    from supervisor.nursing import Nurse
+    from supervisor.probing import Prober
+
+
+class View(Protocol):
+    """What of a group is described."""
+
+    spec: GroupSpec
+    state: State
+    reason: str
+    since: float
+    past: Past
+    log_tail: list[str]
+    nurse: Nurse | None
+
+    @property
+    def is_settled(self) -> bool: ...
+
+    @property
+    def is_draining(self) -> bool: ...
+
+
+def describe(group: View) -> dict[str, Any]:
+    """No secrets."""
+    nurse, past = group.nurse, group.past
+    life = nurse.life if nurse else None
+    prober = nurse.prober if nurse and group.state in UP else None
+    proxy = {"pid": life.pid, "port": life.port, "health": prober and prober.describe(PROXY)} if life else None
+    return {
+        "name": group.spec.name,
+        "state": group.state.value,
+        "settled": group.is_settled,
+        "draining": group.is_draining,
+        "reason": group.reason,
+        "since": group.since,
+        "generation": life.birth.generation if life else None,
+        "url": life.birth.url if life else None,
+        "proxy": proxy,
+        "servers": _servers(group.spec, life, prober),
+        "restarts": past.history.restarts,
+        "cause": records.unstructure(past.cause) if past.cause else None,
+        "log_tail": group.log_tail if group.state is State.FAILED else [],
+    }
+
+
+def _servers(spec: GroupSpec, life: Life | None, prober: Prober | None) -> list[dict[str, Any]]:
+    family = life.family() if life else []
+    servers = []
+    for launch in spec.launches:
+        port = life.birth.ports.get(launch.role) if life else None
+        owner = ports.owned_by(port, family) if port else None
+        pid = owner.pid if owner and owner.owner is ports.Owner.OURS else None
+        state = life.servers.get(launch.role) if life else None
+        servers.append(
+            {
+                "role": launch.role,
+                "model": launch.model,
+                "pid": pid,
+                "port": port,
+                "state": (state or ServerState.DOWN).value,
+                "rss_bytes": identity.resident_bytes(pid) if pid else None,
+                "health": prober and prober.describe(launch.role),
+            }
+        )
+    return servers

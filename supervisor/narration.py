@@ -1,0 +1,71 @@
+"""What a keeper says of its groups to an operator: on the terminal of `queenright run`, and in the slot's journal."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import trio
+
+from supervisor import budgets, journal
+from supervisor.contract import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from supervisor.console import Console
+    from supervisor.slot import Slot
+
+DOWN = (State.DOWN, "")
+"""As each group begins: that it was down before it was started is no news."""
+
+
+class Narrator:
+    """Says what changed, a little later than it did: recovery must not wait for a terminal, or for a disk."""
+
+    def __init__(self, slot: Slot, console: Console) -> None:
+        self._slot, self._console = slot, console
+        self._seen: dict[str, tuple[State, str]] = {}
+        self._untold: list[tuple[float, str, State, str]] = []
+        self._news = trio.Event()
+
+    def see(self, groups: Iterable[tuple[str, State, str]]) -> None:
+        """The groups as they are now: name, state, reason."""
+        for name, state, reason in groups:
+            if self._seen.get(name, DOWN) != (state, reason):
+                self._seen[name] = (state, reason)
+                self._untold.append((time.time(), name, state, reason))
+                self._news.set()
+
+    async def run(self) -> None:
+        """Say it, until cancelled."""
+        while True:
+            await self._news.wait()
+            await trio.sleep(budgets.NARRATION_PAUSE)
+            self.say_all()
+
+    def say_all(self) -> None:
+        """Say what was not said yet."""
+        for at, name, state, reason in self._untold:
+            self._console.say(f"{name}: {state.value}" + (f": {reason}" if reason else ""))
+            journal.note(self._slot, "state", at=at, group=name, state=state.value, reason=reason)
+        self._untold.clear()
+        self._news = trio.Event()
+
+    def say_left_warm(self, groups: list[str], roots: list[str]) -> None:
+        """Nobody uses the engine any more, and it stays for the sake of these configurations."""
+        why = "the last member left"
+        self._console.say(f"{why}; kept warm for {', '.join(roots)}")
+        journal.note(self._slot, "left warm", why=why, groups=groups, roots=roots)
+
+    def say_stopped(
+        self, why: str, groups: list[str], seconds: float, *, clean: bool, killed: list[str], swept: int
+    ) -> None:
+        """How the teardown went. `clean`: nothing is left; `killed`: groups that took SIGKILL; `swept` counts processes
+        that had not ended with their leader."""
+        self.say_all()
+        took = f"{seconds:.1f} s"
+        outcome = "everything is gone" if clean else "something could not be killed; see the groups"
+        how = f"; SIGKILL for {', '.join(killed)}" if killed else ""
+        self._console.say(f"stopped ({why}): {', '.join(groups)} in {took}, {outcome}{how}")
+        journal.note(self._slot, "stopped", why=why, groups=groups, took=took, clean=clean, killed=killed, swept=swept)

@@ -1,0 +1,110 @@
+"""Bringing one generation up, and watching over it while it lives. What comes of it is told, and decided elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from supervisor import listeners, restart
+from supervisor.errors import EngineStartError
+from supervisor.kinds import ServerState
+from supervisor.lifecycle import Event
+from supervisor.probing import Prober
+from supervisor.procs import Exited, Gone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from supervisor.contract import GroupSpec
+    from supervisor.kinds import Kind
+    from supervisor.life import Life
+    from supervisor.procs import Procs
+
+
+class Nurse:
+    """Of one life. `is_up`: whether the group is past its start. `tell` gets what happens to the generation, with a
+    reason; `changed` is called after what changes nothing but the description."""
+
+    def __init__(
+        self,
+        spec: GroupSpec,
+        kind: Kind,
+        life: Life,
+        *,
+        is_up: Callable[[], bool],
+        tell: Callable[[Event, str], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.life, self._kind, self._tell, self._changed = life, kind, tell, changed
+        self.prober = Prober(
+            spec,
+            kind,
+            life,
+            life.servers,
+            is_up=is_up,
+            tell=lambda reason: tell(Event.UNHEALTHY, reason),
+            changed=changed,
+        )
+
+    async def listen(self, procs: Procs) -> None:
+        """To what the warden says of it, until it is gone."""
+        async for item in procs.follow(self.life.birth.generation):
+            match item:
+                case Exited(ended):
+                    self.life.ended = ended
+                    self.life.exited.set()
+                    self._tell(Event.EXITED, "")
+                case Gone(killed):
+                    self.life.swept = killed
+                    self._tell(Event.GONE, "")
+                    return
+                case unkillable:
+                    pids = " ".join(map(str, unkillable.pids)) or "none seen, but its lock is held"
+                    self._tell(Event.UNKILLABLE, f"cannot be killed: pids {pids}")
+
+    async def bring_up(self, spec: GroupSpec) -> None:
+        """Have it come up, and watch it from its birth on: a process that was stopped while it loads is noticed, too."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.prober.run)
+            nursery.start_soon(self._come_up, spec)
+            nursery.start_soon(self.life.keep_start)
+
+    async def _come_up(self, spec: GroupSpec) -> None:
+        """Load its servers, say that the group can serve, and then watch it. One that was ready under an earlier keeper
+        is proven, not loaded: a server that its idle time unloaded stays unloaded, and one that died meanwhile is the
+        watch's to report."""
+        roles = [] if self.life.was_ready else [launch.role for launch in spec.launches]
+        if await self.load(spec, roles):
+            await self._kind.watch(spec, self.life.birth, self._report, self.prober.note_activity)
+
+    async def load(self, spec: GroupSpec, roles: Iterable[str]) -> bool:
+        """Whether the group became ready; it is told either way."""
+        stage, delays, roles = "its proxy does not listen yet", iter(restart.POLICY.delays), list(roles)
+        try:
+            with trio.fail_after(spec.start_limit_s):
+                await listeners.prove_proxy(self.life)
+                stage = "its servers are loading"
+                while True:
+                    await self._kind.load(spec, self.life.birth, roles, self._report)
+                    listeners.refuse_impostors(self.life)
+                    if not (roles := self.life.lost_roles()):  # one died while another was being loaded
+                        break
+                    await trio.sleep(next(delays, restart.POLICY.delays[-1]))
+        except trio.TooSlowError:
+            limit = f"{spec.start_limit_s:g} s (start_limit_s of group {spec.name})"
+            self._tell(Event.NOT_READY, f"not ready within {limit}: {stage}")
+            return False
+        except EngineStartError as error:
+            self._tell(Event.NOT_READY, error.what)
+            return False
+        self._tell(Event.READY, "")
+        return True
+
+    def _report(self, role: str, state: ServerState) -> None:
+        if state is ServerState.READY and listeners.is_impostor(self.life, role):
+            state = ServerState.LOST  # somebody answers in its place; loading it again tells
+        was, self.life.servers[role] = self.life.servers.get(role), state
+        if state is ServerState.LOST and was is not ServerState.LOST:
+            self._tell(Event.SERVER_LOST, f"the {role} server died; it is loaded again")
+        self._changed()
