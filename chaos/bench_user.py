@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from chaos.bench_cells import group_to_run
-from supervisor import acquire, budgets, locks, membership
-from supervisor.contract import EngineSpec
-from supervisor.ladder import Rung
+from supervisor import budgets, locks, membership
 from supervisor.slot import Slot
+
+if TYPE_CHECKING:
+    from supervisor.contract import EngineSpec
 
 
 def members(slot: Slot, count: int) -> None:
@@ -31,6 +32,9 @@ def members(slot: Slot, count: int) -> None:
 def bind(slot: Slot, configuration: Path) -> None:
     """For each line, come to the engine and go again: `bind` from what is wanted, `open` from the configuration. Prints
     the seconds that the coming took."""
+    from supervisor import acquire
+    from supervisor.ladder import Rung
+
     known = _wanted(configuration)
     for line in sys.stdin:
         began = time.perf_counter()
@@ -42,6 +46,9 @@ def bind(slot: Slot, configuration: Path) -> None:
 
 
 def _wanted(configuration: Path) -> EngineSpec:
+    from chaos.bench_cells import group_to_run
+    from supervisor.contract import EngineSpec
+
     return EngineSpec((group_to_run(configuration),), root=str(configuration.parent))
 
 
