@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos import bench, bench_report, bench_rig, measuring
+from chaos import bench, bench_cells, bench_report, bench_rig, measuring
 from chaos.measuring import Figure
 from supervisor import cli, locks
 from supervisor.errors import UsageError
@@ -285,24 +285,35 @@ def start(home: Path, kit: Kit, *words: str) -> subprocess.Popen[str]:
     )
 
 
+QUICK = {
+    "version": ["x"],
+    "status": ["x", "x"],
+    "direct": ["x"] * 4,
+    "recovery": ["x"],
+    "keeper": ["x"],
+    "memory": ["MiB"] * 3,
+}
+SLOW = {"bind": ["x"] * 3, "exec": ["x"], "members": ["x"], "idle": ["%"]}
+"""Units of the figures of each cell."""
+
+
+def test_every_cell_is_run_by_a_test() -> None:
+    assert QUICK.keys() | SLOW.keys() == bench_cells.CELLS.keys()
+
+
 @pytest.mark.process
-def test_every_cell_has_its_figures_and_nothing_is_left(home: Path, kit: Kit) -> None:
-    out, said = (process := start(home, kit, "--pairs", "1", "--json")).communicate(timeout=240)
+@pytest.mark.parametrize(
+    "cells", [pytest.param(QUICK, id="quick"), pytest.param(SLOW, id="slow", marks=pytest.mark.long)]
+)
+def test_every_cell_has_its_figures_and_nothing_is_left(cells: dict[str, list[str]], home: Path, kit: Kit) -> None:
+    process = start(home, kit, "--pairs", "1", "--json", "--only", ",".join(cells))
+    out, said = process.communicate(timeout=240)
     assert process.returncode == 0, said
     data = json.loads(out)
-    assert [(figure["cell"], figure["unit"]) for figure in data["figures"]] == [
-        ("version", "x"),
-        ("status", "x"),
-        ("status", "x"),
-        *[("direct", "x")] * 4,
-        *[("bind", "x")] * 3,
-        ("exec", "x"),
-        ("members", "x"),
-        ("recovery", "x"),
-        ("keeper", "x"),
-        *[("memory", "MiB")] * 3,
-        ("idle", "%"),
-    ]
+    found: dict[str, list[str]] = {}
+    for figure in data["figures"]:
+        found.setdefault(figure["cell"], []).append(figure["unit"])
+    assert found == cells
     assert all(figure["value"] > 0 for figure in data["figures"])
     assert data["pair"]["model"] == "chat"
     assert data["skipped"] == {}
