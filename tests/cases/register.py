@@ -63,6 +63,7 @@ OWNERSHIP: dict[str, Case] = {
     "mostlygeek/llama-swap#125": held(
         "four servers that ignore SIGTERM end within the teardown's limit, and the next start works",
         "engine/stopping::servers_that_ignore_sigterm_are_killed_when_the_grace_ends",
+        "engine/stopping::a_stop_takes_five_seconds_with_stubborn_servers_and_streams_that_nobody_reads",
     ),
     "ggml-org/llama.cpp#15128": held(
         "what SIGKILL does not end is named by pid, holds its group, and nothing is started beside it",
@@ -87,6 +88,7 @@ OWNERSHIP: dict[str, Case] = {
     "python-trio/trio#1209": held(
         "a process that cannot be killed bounds nobody's stop, and is named",
         "unit/group::a_stop_that_something_survives_comes_to_an_end",
+        "engine/stopping::what_cannot_be_killed_ends_a_stop_in_a_result_of_its_own_that_names_it",
         "process/warden_trouble::a_slot_with_an_unkillable_generation_can_be_quit_and_says_so_by_its_status",
     ),
     "xorbitsai/inference#2235": held(
@@ -311,6 +313,7 @@ HEALTH: dict[str, Case] = {
 LIFETIME: dict[str, Case] = {
     "mostlygeek/llama-swap#25": held(
         "the idle time counts from the last byte",
+        "cases/idle::a_model_is_unloaded_its_idle_time_after_the_last_byte_whoever_looks",
         "proxy/loading::the_idle_time_counts_from_the_last_byte",
         "cases/requests::looking_neither_keeps_a_model_loaded_nor_loads_it__llama_cpp_23096",
     ),
@@ -402,6 +405,7 @@ LILBEE: dict[str, Case] = {
         "cases/lilbee::a_disk_that_fills_up_under_a_living_engine_loses_no_process__w5",
         "cases/lilbee::a_slot_that_became_read_only_is_stopped_at_the_first_try_and_usable_after_it__w5",
         "cases/lilbee::a_record_that_cannot_be_written_at_all_hides_no_process__w5",
+        "cases/off_switch::a_disk_that_is_full",
     ),
     "W6": held(
         "whoever watches the members is watched: killed or stopped, it is replaced, and the last one out is seen",
