@@ -43,8 +43,10 @@ class Exec:
         parser.usage = "queenright exec [--role ROLE] [--config FILE] [--slot DIR] -- COMMAND ..."
         parser.epilog = (
             "example:\n  queenright exec -- sh -c 'curl -H \"Authorization: Bearer $OPENAI_API_KEY\" $OPENAI_BASE_URL/models'\n\n"
-            "The engine is started if it does not run, and built again if it dies meanwhile. The exit status is the\n"
-            "program's; 126 or 127 where it cannot be run."
+            "The engine is started if it does not run, and built again if it dies meanwhile. One that is stopped or held\n"
+            "(`queenright stop`, `queenright hold`) is not built again for the program, whose requests then meet a\n"
+            "closed port: run it again. After a hold, `queenright release` also brings the engine back under it.\n"
+            "The exit status is the program's; 126 or 127 where it cannot be run."
         )
 
     def run(self, args: argparse.Namespace) -> int:
