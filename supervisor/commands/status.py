@@ -80,13 +80,19 @@ def render(snapshot: dict[str, Any]) -> str:
         names = ", ".join(f"{m['name']} (pid {m['pid']}, {ago(m['since'])})" for m in snapshot["members"])
         lines.append(f"members   {names}")
     elif snapshot["state"] != "down":
-        kept = "kept up by `queenright run`" if snapshot["lifetime"] == "run" else "none"
-        lines.append(f"members   {kept}")
+        lines.append(f"members   {_why_without(snapshot)}")
     for private in snapshot.get("private", []):
         groups = ", ".join(f"{group['name']} {group['state']}" for group in private["groups"]) or private["state"]
         users = ", ".join(f"{m['name']} (pid {m['pid']})" for m in private["members"]) or "nobody"
         lines.append(f"private   {private['slot']}: {groups}; used by {users}")
     return "\n".join(lines)
+
+
+def _why_without(snapshot: dict[str, Any]) -> str:
+    """What keeps an engine up that nobody uses."""
+    if snapshot["lifetime"] == "run":
+        return "kept up by `queenright run`"
+    return f"none; kept warm by {', '.join(snapshot['warm'])}" if snapshot["warm"] else "none"
 
 
 def _group(group: dict[str, Any]) -> list[str]:

@@ -327,7 +327,8 @@ LIFETIME: dict[str, Case] = {
         "proxy/loading::looking_is_not_use",
     ),
     "ollama/ollama#10263": held(
-        "no client can set how long a model stays; keep_warm is taken back by who asked for it",
+        "no client can set how long a model stays; any configuration keeps the engine warm, and takes back its own wish only",
+        "engine/changing::any_configuration_that_wants_the_engine_warm_keeps_it__ollama_10263",
         "engine/changing::keep_warm_is_taken_back_by_who_asked_for_it",
     ),
     "ollama/ollama#8029": held(

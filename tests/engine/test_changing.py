@@ -17,6 +17,7 @@ from tests.fakes.llama_server import story
 from tests.support import wait_until
 
 if TYPE_CHECKING:
+    from tests.engine.fronts import Front
     from tests.engine.place import Place
 
 pytestmark = pytest.mark.process
@@ -199,6 +200,36 @@ def test_keep_warm_is_taken_back_by_who_asked_for_it(place: Place) -> None:
     control.ask(place.slot, "warm", root="/elsewhere", keep=False)
     assert place.snapshot()["warm"] == [root]
     control.ask(place.slot, "warm", root=root, keep=False)
+    place.wait_empty()
+
+
+@pytest.mark.long
+def test_any_configuration_that_wants_the_engine_warm_keeps_it__ollama_10263(place: Place) -> None:
+    def use(root: str, *, warm: bool) -> Front:
+        """A front end of the configuration in that directory."""
+        place.config = place.home / root / "queenright.toml"
+        place.config.parent.mkdir(exist_ok=True)
+        place.configure({"chat": (Launch("chat"),)}, engine={"keep_warm": warm})
+        return place.member(root)
+
+    kept = [str(place.home / "keeps")]
+    cool = use("does-not", warm=False)
+    warm = use("keeps", warm=True)
+    before = place.family()
+    assert place.snapshot()["warm"] == kept
+    warm.end()
+    cool.end()
+    for _ in range(2):  # neither by leaving last nor by coming again does the other one take it back
+        wait_until(lambda: not place.snapshot()["members"], what="nobody uses it")
+        assert f"members   none; kept warm by {kept[0]}" in place.cli("status").stdout.splitlines()
+        again = use("does-not", warm=False)
+        assert place.snapshot()["warm"] == kept
+        again.end()
+    assert place.family() == before
+    back = use("keeps", warm=False)
+    assert place.snapshot()["warm"] == []
+    assert place.family() == before
+    back.end()
     place.wait_empty()
 
 
