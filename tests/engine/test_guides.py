@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisor import identity
+from supervisor.control import ControlError
 from tests.engine.fronts import PATIENCE
 from tests.engine.guide import write_programs
 from tests.engine.kit import CHAT, ONE_THREAD, Launch
@@ -47,18 +48,14 @@ def real(real_kit: Kit) -> Iterator[Place]:
 
 @pytest.fixture
 def started(real: Place) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str]]]:
-    """Both, at the same time, as the guides start them."""
-    facts = {
-        "cwd": real.home,
-        "env": real.environment,
-        "stdin": subprocess.DEVNULL,
-        "text": True,
-        "start_new_session": True,
-    }
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    """Both, at the same time, as the guides start them; but the script begins with a line on its standard input, so that
+    it has not ended before the other one, which has more to import, is there."""
+    facts = {"cwd": real.home, "env": real.environment, "text": True, "start_new_session": True}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    script = real.command("exec", "--", "sh", "-c", 'read -r _; exec sh ask.sh "$1"', "sh", QUESTION)
     programs = (
         subprocess.Popen([sys.executable, "chat.py", QUESTION], **facts, **pipes),  # type: ignore[call-overload]
-        subprocess.Popen(real.command("exec", "--", "sh", "ask.sh", QUESTION), **facts, **pipes),  # type: ignore[call-overload]
+        subprocess.Popen(script, **facts, **pipes),  # type: ignore[call-overload]
     )
     yield programs
     for program in programs:
@@ -67,16 +64,23 @@ def started(real: Place) -> Iterator[tuple[subprocess.Popen[str], subprocess.Pop
         program.communicate(timeout=PATIENCE)
 
 
+def members_of(place: Place) -> set[str]:
+    """Who uses the engine; nobody while there is none."""
+    try:
+        return {member["name"] for member in place.snapshot()["members"]}
+    except ControlError:
+        return set()
+
+
 def test_a_python_program_and_a_shell_script_share_one_real_engine(
     real: Place, started: tuple[subprocess.Popen[str], subprocess.Popen[str]]
 ) -> None:
     python, shell = started
+    wait_until(lambda: len(members_of(real)) == 2, within=PATIENCE, what="both are members")
     family = real.family()
-    wait_until(
-        lambda: {member["name"] for member in real.snapshot()["members"]} == {"chat.py", "exec"} or python.poll(),
-        within=PATIENCE,
-        what="both are members",
-    )
+    assert shell.stdin is not None
+    shell.stdin.write("\n")
+    shell.stdin.flush()
     below = identity.descendants(family.warden.pid)
     assert {family.warden, *below} == set(family.everybody)  # one keeper, one proxy, one server
     with Deaths(family.everybody) as deaths:
