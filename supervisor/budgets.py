@@ -143,6 +143,10 @@ PUBLISH_PAUSE: Final = 0.03
 """From a group's change to its record on disk. The record is for those who look without asking, and describing a group
 takes 0.5 ms (measured): a rebuild, which is six changes in four milliseconds, must not pay it six times."""
 
+PUBLISH_RETRY: Final = 1.0
+"""From a record that could not be written to the next try. A disk that was full has space again at a moment that nobody
+tells, and until then those who read the record see what is no more."""
+
 NARRATION_PAUSE: Final = 0.03
 """From a group's change to its line on the console and in events.jsonl, which has the time of the change: saying it
 takes 0.3 ms (measured), and a rebuild has other things to do."""

@@ -50,6 +50,22 @@ def slot_check(slot: Slot) -> Check:
     return Check("slot", Finding.OK, f"{slot.path} can be used" if there else f"{slot.path} is not there yet")
 
 
+def space_check(slot: Slot) -> Check:
+    """Whether the filesystem takes another file: without, records and events are lost, and no generation starts."""
+    path = next(place for place in (slot.path, *slot.path.parents) if place.exists())
+    found = os.statvfs(path)
+    return space_of(str(path), blocks=found.f_bavail, inodes=found.f_favail if found.f_files else None)
+
+
+def space_of(path: str, *, blocks: int, inodes: int | None) -> Check:
+    """The same, from what is free to us (statvfs(3)). `inodes` is None where they are not counted, as on btrfs."""
+    missing = "space" if blocks == 0 else "inode" if inodes == 0 else ""
+    if not missing:
+        return Check("disk", Finding.OK, "the slot's filesystem takes files")
+    text = f"the filesystem of {path} has no {missing} left: records and events are not written, nothing can be started"
+    return Check("disk", Finding.WARNING, text, "free some; records are then written by themselves")
+
+
 def engine_checks(slot: Slot) -> Iterator[Check]:
     """What runs, and what of an earlier engine is still there."""
     snapshot = looking.look(slot)

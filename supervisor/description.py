@@ -29,6 +29,9 @@ class View(Protocol):
     nurse: Nurse | None
 
     @property
+    def unwritten(self) -> str: ...
+
+    @property
     def is_settled(self) -> bool: ...
 
     @property
@@ -54,6 +57,7 @@ def describe(group: View) -> dict[str, Any]:
         "servers": _servers(group.spec, life, prober),
         "restarts": past.history.restarts,
         "cause": records.unstructure(past.cause) if past.cause else None,
+        "unwritten": group.unwritten or None,
         "log_tail": group.log_tail if group.state is State.FAILED else [],
     }
 

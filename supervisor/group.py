@@ -65,7 +65,7 @@ class Group:
         self._errand = Errand()
         self._drain = Drain()
         self._work = Work()
-        self._publisher = Publisher(self, slot.group_record(spec.name), self._could_not_publish)
+        self._publisher = Publisher(self, slot.group_record(spec.name), changed)
         self._inbox_in, self._inbox = trio.open_memory_channel[Happening](math.inf)
 
     @property
@@ -385,6 +385,7 @@ class Group:
         """The group for `status` and for its record. Plain data, no secrets."""
         return describe(self)
 
-    def _could_not_publish(self, why: str) -> None:
-        self.reason = why
-        self.changed()
+    @property
+    def unwritten(self) -> str:
+        """Why its record on disk is not this; "" while it is, or is about to be."""
+        return self._publisher.trouble

@@ -27,6 +27,7 @@ UNKNOWN_GROUP: dict[str, Any] = {
     "servers": [],
     "restarts": 0,
     "cause": None,
+    "unwritten": None,
 }
 """What is shown of a group whose record does not say it."""
 

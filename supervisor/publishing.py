@@ -20,12 +20,14 @@ ABOUT_TO_GO = frozenset({State.STOPPING, State.DOWN})
 
 
 class Publisher:
-    """The one that writes it, so that an older state is never the last to be written. A full disk loses nothing;
-    `complain` is told of it."""
+    """The one that writes it, so that an older state is never the last to be written. One that a full disk does not take
+    is tried again until it does; `changed` is called when that begins, and when it is over."""
 
-    def __init__(self, group: View, path: Path, complain: Callable[[str], None]) -> None:
-        self._group, self._path, self._complain = group, path, complain
+    def __init__(self, group: View, path: Path, changed: Callable[[], None]) -> None:
+        self._group, self._path, self._changed = group, path, changed
         self._asked = trio.Event()
+        self.trouble = ""
+        """Why the record on disk is not what it should be, "" while it is."""
 
     def publish(self) -> None:
         """Soon, and as it is then. Not at once: a rebuild is several changes within milliseconds, and must not wait for
@@ -37,15 +39,21 @@ class Publisher:
         """Write when asked, until cancelled."""
         while True:
             await self._asked.wait()
-            await trio.sleep(budgets.PUBLISH_PAUSE)
+            await trio.sleep(budgets.PUBLISH_RETRY if self.trouble else budgets.PUBLISH_PAUSE)
             self._asked = trio.Event()
-            if self._group.state not in ABOUT_TO_GO:
-                await self._write(describe(self._group))
+            gone = self._group.state in ABOUT_TO_GO
+            was, self.trouble = self.trouble, "" if gone else await self._write(describe(self._group))
+            if self.trouble:
+                self._asked.set()
+            if self.trouble != was:
+                self._changed()
 
-    async def _write(self, facts: dict[str, Any]) -> None:
+    async def _write(self, facts: dict[str, Any]) -> str:
+        facts["unwritten"] = None  # what can be read was written
         try:
             await trio.to_thread.run_sync(
                 lambda: records.write(self._path, facts, version=records.GROUP_VERSION, durable=False)
             )
         except QueenrightError as error:
-            self._complain(error.what)
+            return error.what
+        return ""

@@ -101,6 +101,7 @@ def look(args: argparse.Namespace) -> Iterator[Check]:
         usable = checks.slot_check(slot)
         yield usable
         if usable.finding is Finding.OK:
+            yield checks.space_check(slot)
             yield from checks.engine_checks(slot)
     except QueenrightError as error:
         yield Check("slot", Finding.BAD, error.what, error.next_step)

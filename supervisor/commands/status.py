@@ -114,6 +114,8 @@ def _group(group: dict[str, Any]) -> list[str]:
     if group["state"] == "running" and (cause := group.get("cause")):
         said = f"{cause['word']}: {cause['detail']}" if cause["detail"] else cause["word"]
         lines.append(f"          last end: {said}")
+    if unwritten := group.get("unwritten"):
+        lines.append(f"          its record is old: {unwritten}")
     return lines + [f"          | {line}" for line in group.get("log_tail", [])]
 
 

@@ -18,6 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from supervisor import budgets, logfiles, ports, records
 from supervisor.birth import mark_of
 from supervisor.causes import Word
+from supervisor.commands.status import render
 from supervisor.contract import State
 from supervisor.errors import EngineStartError
 from supervisor.kinds import ServerState
@@ -190,7 +191,7 @@ async def test_a_start_that_is_always_refused_is_given_up_with_the_reason(bench:
 async def test_a_disk_that_takes_no_file_counts_as_a_death(bench: Bench) -> None:
     bench.slot.groups.rename(bench.slot.path / "away")
     async with bench.alive():
-        await bench.pass_time(LONG)
+        await bench.pass_time(sum(budgets.RESTART_DELAYS))  # not LONG: its record is tried again every second
         assert bench.state() is State.FAILED
         assert "cannot be written" in bench.group.reason
         assert bench.warden.spawned == []
@@ -972,6 +973,18 @@ async def test_no_key_is_shown_recorded_logged_or_noted(bench: Bench) -> None:
         assert birth.generation_key not in text
 
 
+def render_group(group: dict[str, Any]) -> str:
+    snapshot: dict[str, Any] = {
+        "slot": "",
+        "state": "running",
+        "reason": "",
+        "keeper": None,
+        "warden": None,
+        "members": [],
+    }
+    return render({**snapshot, "lifetime": "run", "groups": [group]})
+
+
 @jumping
 async def test_the_record_on_disk_says_what_the_group_last_was(bench: Bench) -> None:
     async with bench.alive():
@@ -1005,12 +1018,38 @@ async def test_several_changes_in_a_row_are_one_record(bench: Bench, monkeypatch
 
 
 @jumping
-async def test_a_record_that_cannot_be_written_is_shown_and_harms_nothing(bench: Bench) -> None:
+async def test_a_record_that_cannot_be_written_is_shown_and_harms_nothing_and_is_written_when_it_can_be(
+    bench: Bench,
+) -> None:
+    path = bench.slot.group_record("chat")
+    async with bench.alive():
+        old = await recorded(bench)
+        path.rename(path.with_suffix(".aside"))
+        path.mkdir()
+        await bench.happen(bench.warden.die, bench.warden.last)
+        await bench.pass_time(5 * budgets.PUBLISH_RETRY)
+        assert (bench.state(), bench.group.reason) == (State.RUNNING, "")
+        assert "chat.json cannot be written" in bench.group.describe()["unwritten"]
+        assert "its record is old: " in render_group(bench.group.describe())
+        path.rmdir()
+        path.with_suffix(".aside").rename(path)
+        await bench.pass_time(1.5 * budgets.PUBLISH_RETRY)  # nothing happens to the group meanwhile
+        assert bench.group.describe()["unwritten"] is None
+        found = records.read_fields(path, version=records.GROUP_VERSION)
+        assert found is not None
+        assert (found["generation"], found["unwritten"]) == (bench.warden.last, None)
+        assert found["generation"] != old["generation"]
+
+
+@jumping
+async def test_a_record_that_is_about_to_be_removed_is_not_tried_for_ever(bench: Bench) -> None:
     bench.slot.group_record("chat").mkdir()
     async with bench.alive():
-        assert bench.state() is State.RUNNING
         await bench.pass_time(2 * budgets.PUBLISH_PAUSE)
-        assert "chat.json cannot be written" in bench.group.reason
+        await bench.tell(Event.STOP, "enough")
+        await bench.pass_time(2 * budgets.PUBLISH_RETRY)
+        assert bench.state() is State.DOWN
+        assert bench.group.describe()["unwritten"] is None
 
 
 # --- taking up ----------------------------------------------------------------------------------------------------------

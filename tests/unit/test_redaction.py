@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.checks import Finding, lifetime_of
+from supervisor.checks import Finding, lifetime_of, space_of
 from supervisor.redaction import REMOVED, scrub, text_without, values_in
 
 TREE = {
@@ -80,3 +80,20 @@ DATA = st.recursive(PLAIN, lambda more: st.one_of(st.lists(more), st.dictionarie
 def test_whatever_is_in_a_file_it_can_be_scrubbed(tree: object, text: str) -> None:
     scrub(tree)
     text_without(text, values_in(tree))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "inodes", "finding", "missing"),
+    [
+        (1, 1, Finding.OK, ""),
+        (1, None, Finding.OK, ""),
+        (0, 1, Finding.WARNING, "no space left"),
+        (1, 0, Finding.WARNING, "no inode left"),
+    ],
+)
+def test_a_filesystem_that_takes_no_file_is_named(
+    blocks: int, inodes: int | None, finding: Finding, missing: str
+) -> None:
+    check = space_of("/slot", blocks=blocks, inodes=inodes)
+    assert check.finding is finding
+    assert missing in check.text
