@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
-from supervisor import budgets, control, journal, ladder, locks, logfiles, membership, records, stopping, wardens
+from supervisor import budgets, control, journal, ladder, locks, logfiles, membership, records
 from supervisor.control import ControlError
 from supervisor.errors import EngineStartError, NoEngineError, OwnedElsewhereError, QueenrightError
 from supervisor.ladder import Decision, Rung
@@ -245,6 +245,8 @@ def _build(slot: Slot, wanted: EngineSpec, program: str) -> Membership:
     try:
         write_contract(slot, wanted)
         log_start = logfiles.size(slot.keeper_log)
+        from supervisor import wardens  # who binds needs none of it
+
         wardens.start_detached(slot, deadline)
         wait_for_keeper(slot, deadline, log_start)
     except BaseException:
@@ -278,6 +280,8 @@ def wait_for_keeper(slot: Slot, deadline: float, log_start: int) -> None:
 def _after_stopping(view: View, failure: EngineStartError) -> EngineStartError:
     """End what a failed start left, unless somebody has come to use it since: it was only slow then. Returns the error
     to raise, which says so when the ending failed as well."""
+    from supervisor import stopping
+
     try:
         if view.others() != 0:
             return failure

@@ -6,7 +6,6 @@ we refuse them.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -152,6 +151,8 @@ def _place(error: Exception, key: Key) -> Key:
 
 def _unknown(name: str, cls: type) -> str:
     keys = [attribute.name for attribute in fields(cls) if attribute.name not in _GIVEN.get(cls, ())]
+    import difflib
+
     near = difflib.get_close_matches(name, keys, n=1)
     return f"unknown key; expected {'`' + near[0] + '`?' if near else 'one of ' + ', '.join(keys)}"
 

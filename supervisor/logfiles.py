@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -129,6 +128,8 @@ def cap(path: Path, limit: int = budgets.LOG_CAP_BYTES) -> bool:
     """
     if size(path) <= limit:
         return False
+    import shutil  # and with it half a dozen compressions, for what hardly ever happens
+
     with suppress(OSError):  # no room for the copy: the cap matters more
         shutil.copyfile(path, path.with_name(path.name + ".1"))
     try:

@@ -8,6 +8,7 @@ on a command line, which every user of the machine can read.
 from __future__ import annotations
 
 import json
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -139,11 +140,11 @@ KIND = CommandKind()
 
 def _problems(group: GroupConfig) -> Iterator[str]:
     """All that is wrong with a group of this kind, each with its key."""
-    from difflib import get_close_matches
-
     options = group.options
     known = ("argv", "health", "workdir", "key_variable")
     for name in sorted(options.keys() - set(known)):
+        from difflib import get_close_matches
+
         near = get_close_matches(name, known, n=1)
         yield f"options.{name}: unknown key; expected {f'`{near[0]}`?' if near else 'one of ' + ', '.join(known)}"
     yield from _argv_problems(options.get("argv"))
@@ -177,9 +178,14 @@ def _path(text: str, folder: Path) -> Path:
 
 def _program(word: str, folder: Path) -> Path:
     """The program, absolute: a bare name is looked for on PATH, anything else is a path. Raises EngineBinaryError."""
-    import shutil
+    found: str | None = None
+    if "/" in word:
+        path = _path(word, folder)
+        found = str(path) if path.is_file() and os.access(path, os.X_OK) else None
+    else:
+        import shutil
 
-    found = shutil.which(str(_path(word, folder))) if "/" in word else shutil.which(word)
+        found = shutil.which(word)
     if found is None:
         where = f"{_path(word, folder)} is not an executable file" if "/" in word else f"there is no {word} on PATH"
         raise EngineBinaryError(where, "correct `argv`, or install the program")

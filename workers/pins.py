@@ -22,11 +22,12 @@ from attrs import frozen
 
 from supervisor.errors import EngineBinaryError
 from workers.cache import cache_root, make_directory, write_whole
-from workers.engines import Binary, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from workers.engines import Binary
 
 BUILT_IN_PROTOCOL: Final = 1
 """What the built-in proxy and its clients agree on. Raise it when an older keeper could not work with a newer proxy."""
@@ -70,6 +71,8 @@ def pin_of(llama_server: Binary, proxy: Binary) -> Pin:
 
 def identity(binary: Binary) -> str:
     """One program's identity. Raises EngineBinaryError."""
+    from workers.engines import Kind
+
     if binary.kind is Kind.BUILT_IN_PROXY:
         return f"built-in/{BUILT_IN_PROTOCOL}"
     if binary.distribution:
