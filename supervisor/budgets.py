@@ -88,6 +88,10 @@ READY_POLL_LONG: Final = 2.0
 READY_POLL_MOST: Final = 0.25
 """Between two looks after READY_POLL_LONG."""
 
+BROKEN_OFF: Final = 1.0
+"""For the end of a proxy that broke off a load, before the breaking off is taken for the cause. The kernel closes a dead
+one's connections some milliseconds before the warden can tell of its death."""
+
 # --- restarting -----------------------------------------------------------------------------------------------------
 
 RESTART_DELAYS: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)

@@ -69,7 +69,7 @@ class Evidence:
 
     `ended` is the leader's exit, `blame` what we ourselves killed it for ("" where it ended by itself), `lines` the last
     of the generation's log. `oom` says which counter of OOM kills rose while it lived, "" for none; `kernel` is what
-    the kernel's log says of its processes.
+    the kernel's log says of its processes. `generation` is the one that ended, or whose server did; "" for none.
     """
 
     ended: Exit
@@ -78,6 +78,7 @@ class Evidence:
     was_ready: bool = False
     oom: str = ""
     kernel: tuple[str, ...] = ()
+    generation: str = ""
 
 
 class Rule(NamedTuple):

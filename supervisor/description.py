@@ -56,6 +56,7 @@ def describe(group: View) -> dict[str, Any]:
         "proxy": proxy,
         "servers": _servers(group.spec, life, prober),
         "restarts": past.history.restarts,
+        "reloads": past.losses.restarts,
         "cause": records.unstructure(past.cause) if past.cause else None,
         "unwritten": group.unwritten or None,
         "log_tail": group.log_tail if group.state is State.FAILED else [],

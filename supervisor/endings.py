@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from supervisor import evidence, journal, logfiles
+from supervisor import evidence, logfiles
 from supervisor.causes import Evidence
 from supervisor.contract import Exit
 
 if TYPE_CHECKING:
     from supervisor.inquest import Finding
     from supervisor.life import Life
-    from supervisor.slot import Slot
 
 TAIL_LINES = 20
 """Of a generation's log, for status, and for naming the end of one that served."""
@@ -36,13 +35,15 @@ def of_group(life: Life | None, tail: list[str], blame: str) -> Evidence:
     if life is None:
         return Evidence(STILLBORN, blame)
     lines = tail if life.was_ready else logfiles.tail(life.log, lines=logfiles.START_LINES, since=life.log_start)
-    return Evidence(life.ended, blame, tuple(lines), life.was_ready, evidence.rise(life.oom), _kernel(life))
+    generation = life.birth.generation
+    return Evidence(life.ended, blame, tuple(lines), life.was_ready, evidence.rise(life.oom), _kernel(life), generation)
 
 
 def of_server(life: Life, blame: str) -> Evidence:
     """On a server that died under its proxy. The count of OOM kills begins anew with it."""
     lines = tuple(logfiles.tail(life.log, lines=TAIL_LINES, since=life.log_start))
-    found = Evidence(NO_EXIT, blame, lines, was_ready=True, oom=evidence.rise(life.oom), kernel=_kernel(life))
+    oom, generation = evidence.rise(life.oom), life.birth.generation
+    found = Evidence(NO_EXIT, blame, lines, was_ready=True, oom=oom, kernel=_kernel(life), generation=generation)
     life.oom = evidence.oom_kills(life.pid)
     return found
 
@@ -51,10 +52,14 @@ def _kernel(life: Life) -> tuple[str, ...]:
     return evidence.kernel_log().of(life.kin)
 
 
-def note(slot: Slot, group: str, life: Life | None, finding: Finding) -> None:
-    """In the slot's journal, for those who ask later."""
+def facts(group: str, found: Evidence, finding: Finding) -> dict[str, Any]:
+    """For the slot's journal, for those who ask later."""
     cause, verdict = finding.cause, finding.verdict
-    journal.note(
-        slot, "ended", group=group, generation=life.birth.generation if life else None, cause=cause.word.value,
-        detail=cause.detail, restart=verdict.restart, delay=round(verdict.delay, 3),
-    )  # fmt: skip
+    return {
+        "group": group,
+        "generation": found.generation or None,
+        "cause": cause.word.value,
+        "detail": cause.detail,
+        "restart": verdict.restart,
+        "delay": round(verdict.delay, 3),
+    }

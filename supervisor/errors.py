@@ -128,6 +128,10 @@ class EngineStartError(QueenrightError):
     """The engine did not start within its budget; the reason is the group's own last words."""
 
 
+class ProxyLostError(EngineStartError):
+    """The proxy of a group broke off while it was asked to load: it is dead or about to be, and its end says more."""
+
+
 class FailedForGoodError(QueenrightError):
     """A group was given up on: it never became healthy, or its breaker is open."""
 

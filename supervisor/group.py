@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from supervisor import adoption, birth, endings, grace, inquest, lifecycle, logfiles, notes
-from supervisor.causes import Evidence, Word
+from supervisor.causes import Evidence
 from supervisor.contract import GroupSpec, State
 from supervisor.description import describe
 from supervisor.draining import Drain
@@ -43,9 +43,19 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """Owner of one group's state. `changed` is called after each change; it must not block."""
+    """Owner of one group's state. `changed` is called after each change, `tell_end` with each death and what follows from
+    it; neither may block."""
 
-    def __init__(self, spec: GroupSpec, slot: Slot, kind: Kind, procs: Procs, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        spec: GroupSpec,
+        slot: Slot,
+        kind: Kind,
+        procs: Procs,
+        changed: Callable[[], None],
+        tell_end: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._tell_end = tell_end
         self.spec, self.slot, self.kind, self.procs, self.changed = spec, slot, kind, procs, changed
         self.state = State.DOWN
         self.reason = ""
@@ -135,7 +145,8 @@ class Group:
             case Event.EXITED if self.life is not None:
                 self.life.servers_are_down()
                 if was is not State.STOPPING:
-                    self.reason = f"its proxy ended: {self.life.ended.describe()}"
+                    blame = self._blame  # what it was killed for
+                    self.reason = f"ended by us: {blame}" if blame else f"its proxy ended: {self.life.ended.describe()}"
             case Event.GIVEN_UP if self.state is State.FAILED:
                 self._write_note()
             case Event.GONE:
@@ -251,17 +262,16 @@ class Group:
             return
         evidence = endings.of_server(nurse.life, self.reason)
         finding = inquest.on_server(self.past, evidence, now=time.monotonic(), chance=random.random())  # noqa: S311 - no secret: it spreads restarts
-        self._heed(finding)
-        if finding.cause.word is not Word.UNKNOWN:
-            self.reason = f"{self.reason} ({finding.cause.describe()})"
+        self._heed(evidence, finding)
         if finding.verdict.restart:
+            self.reason = finding.verdict.reason
             self._work.attempt(self._warm_up, nurse, finding.verdict.delay)
         else:
             self.post(Event.NOT_READY, nurse.life.birth.generation, finding.verdict.reason)
 
-    def _heed(self, finding: Finding) -> None:
+    def _heed(self, evidence: Evidence, finding: Finding) -> None:
         self.past = finding.past
-        endings.note(self.slot, self.spec.name, self.life, finding)
+        self._tell_end(endings.facts(self.spec.name, evidence, finding))
 
     def _stop(self) -> None:
         if self.life is not None:
@@ -283,7 +293,7 @@ class Group:
     def _consult(self) -> None:
         words = logfiles.last_words(self.log_tail)
         finding = inquest.on_group(self.past, self._evidence, words, now=time.monotonic(), chance=random.random())  # noqa: S311 - as above
-        self._heed(finding)
+        self._heed(self._evidence, finding)
         if finding.is_conflict:
             self._last_ports = {}  # whoever has one of them may be there again
             birth.forget_port(self.slot, self.spec.name)

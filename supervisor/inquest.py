@@ -44,7 +44,8 @@ class Past:
 
     def forgiven(self) -> Past:
         """Somebody wants it up again, or it is another one from now on."""
-        return evolve(self, history=self.history.forgiven(), losses=_no_losses(), breaker=None)
+        losses = evolve(self.losses.forgiven(), ever_ready=True)
+        return evolve(self, history=self.history.forgiven(), losses=losses, breaker=None)
 
 
 class Finding(NamedTuple):
@@ -78,4 +79,18 @@ def on_server(past: Past, evidence: Evidence, *, now: float, chance: float) -> F
     losses = past.losses.died(now, chance)
     verdict = restart.decide(losses, ended=evidence.ended, why=evidence.blame, now=now)
     breaker = past.breaker if verdict.restart else verdict
+    if verdict.restart:
+        verdict = evolve(verdict, reason=_loaded_again(evidence.blame, cause, losses.failures, verdict.delay))
     return Finding(evolve(past, losses=losses, cause=cause, breaker=breaker), cause, verdict)
+
+
+def _loaded_again(why: str, cause: Cause, failures: int, delay: float) -> str:
+    times = f", the {ordinal(failures)} time in a row, {restart.when(delay)}" if failures > 1 else ""
+    named = f" ({cause.describe()})" if cause.word is not Word.UNKNOWN else ""
+    return f"{why}; it is loaded again{times}{named}"
+
+
+def ordinal(number: int) -> str:
+    """In English: 1st, 2nd, 3rd, 4th, 11th, 21st."""
+    teens = 10 <= number % 100 < 20
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"

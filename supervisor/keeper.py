@@ -196,7 +196,10 @@ class Keeper:
             self.spec = await self._contract()
             self.warm = set(self.procs.notes.get("warm") or [])
             self.held = hold.describe() if (hold := holding.find(self.slot)) else ""
-            self.tree = Tree(self.spec, self.slot, kinds.find, self.procs, tell=self.tell, changed=self.changed)
+            self.tree = Tree(
+                self.spec, self.slot, kinds.find, self.procs,
+                tell=self.tell, tell_end=self._narrator.note_end, changed=self.changed,
+            )  # fmt: skip
             if self.procs.notes.get("intent"):
                 self.begin_stop(self.procs.notes["intent"]["stop"])
             nursery.start_soon(self.tree.run, self.stopping, self.held)

@@ -115,7 +115,7 @@ class Kind(Protocol):
 
     async def load(self, spec: GroupSpec, birth: Birth, roles: Collection[str], report: Report) -> None:
         """Prove that what answers is this generation, then have the servers of `roles` loaded; return once they all
-        answer. With no roles only the proof is made. Raises EngineStartError."""
+        answer. With no roles only the proof is made. Raises EngineStartError, ProxyLostError where the proxy broke off."""
 
     async def watch(self, spec: GroupSpec, birth: Birth, report: Report, activity: Activity) -> None:
         """Report what becomes of the servers and of the requests to them, until cancelled."""

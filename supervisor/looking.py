@@ -26,6 +26,7 @@ UNKNOWN_GROUP: dict[str, Any] = {
     "proxy": None,
     "servers": [],
     "restarts": 0,
+    "reloads": 0,
     "cause": None,
     "unwritten": None,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -26,7 +26,8 @@ class Narrator:
     def __init__(self, slot: Slot, console: Console) -> None:
         self._slot, self._console = slot, console
         self._seen: dict[str, tuple[State, str]] = {}
-        self._untold: list[tuple[float, str, State, str]] = []
+        self._untold: list[tuple[float, str, dict[str, Any]]] = []
+        """When, what, and the facts, in the order in which it happened."""
         self._news = trio.Event()
 
     def see(self, groups: Iterable[tuple[str, State, str]]) -> None:
@@ -34,8 +35,15 @@ class Narrator:
         for name, state, reason in groups:
             if self._seen.get(name, DOWN) != (state, reason):
                 self._seen[name] = (state, reason)
-                self._untold.append((time.time(), name, state, reason))
-                self._news.set()
+                self._note("state", {"group": name, "state": state.value, "reason": reason})
+
+    def note_end(self, facts: dict[str, Any]) -> None:
+        """A death in a group, for the journal (`endings.facts`)."""
+        self._note("ended", facts)
+
+    def _note(self, what: str, facts: dict[str, Any]) -> None:
+        self._untold.append((time.time(), what, facts))
+        self._news.set()
 
     async def run(self) -> None:
         """Say it, until cancelled."""
@@ -46,14 +54,17 @@ class Narrator:
 
     def say_all(self) -> None:
         """Say what was not said yet."""
-        for at, name, state, reason in self._untold:
-            self._console.say(f"{name}: {state.value}" + (f": {reason}" if reason else ""))
-            journal.note(self._slot, "state", at=at, group=name, state=state.value, reason=reason)
+        for at, what, facts in self._untold:
+            if what == "state":
+                reason = f": {facts['reason']}" if facts["reason"] else ""
+                self._console.say(f"{facts['group']}: {facts['state']}{reason}")
+            journal.note(self._slot, what, at=at, **facts)
         self._untold.clear()
         self._news = trio.Event()
 
     def say_left_warm(self, groups: list[str], roots: list[str]) -> None:
         """Nobody uses the engine any more, and it stays for the sake of these configurations."""
+        self.say_all()
         why = "the last member left"
         self._console.say(f"{why}; kept warm for {', '.join(roots)}")
         journal.note(self._slot, "left warm", why=why, groups=groups, roots=roots)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from supervisor import listeners, restart
-from supervisor.errors import EngineStartError
+from supervisor import budgets, listeners, restart
+from supervisor.errors import EngineStartError, ProxyLostError
 from supervisor.kinds import ServerState
 from supervisor.lifecycle import Event
 from supervisor.probing import Prober
@@ -96,6 +96,9 @@ class Nurse:
             self._tell(Event.NOT_READY, f"not ready within {limit}: {stage}")
             return False
         except EngineStartError as error:
+            if isinstance(error, ProxyLostError):  # its end is on its way, and says more: with it this attempt is over
+                with trio.move_on_after(budgets.BROKEN_OFF):
+                    await self.life.exited.wait()
             self._tell(Event.NOT_READY, error.what)
             return False
         self._tell(Event.READY, "")
@@ -106,5 +109,5 @@ class Nurse:
             state = ServerState.LOST  # somebody answers in its place; loading it again tells
         was, self.life.servers[role] = self.life.servers.get(role), state
         if state is ServerState.LOST and was is not ServerState.LOST:
-            self._tell(Event.SERVER_LOST, f"the {role} server died; it is loaded again")
+            self._tell(Event.SERVER_LOST, f"the {role} server died")
         self._changed()

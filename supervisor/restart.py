@@ -117,8 +117,12 @@ def decide(history: History, *, ended: Exit, why: str, now: float, policy: Resta
     if len(history.recent(now + delay, policy)) >= policy.intensity:
         restarts = f"{policy.intensity} restarts within {policy.period / 60:g} minutes"
         return _no(f"given up after {restarts}; the last end: {why}")
-    when = "at once" if delay == 0 else f"in {delay:.3g} s"
-    return Verdict(True, delay, f"{why}; restart {history.failures} in a row {when}")
+    return Verdict(True, delay, f"{why}; restart {history.failures} in a row {when(delay)}")
+
+
+def when(delay: float) -> str:
+    """In words: the seconds until a restart."""
+    return "at once" if delay == 0 else f"in {delay:.3g} s"
 
 
 def _no(reason: str) -> Verdict:

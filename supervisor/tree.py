@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class Tree:
-    """Owner of the groups. `run` it once. `tell` is called after each change of a group, `changed` waits for the next."""
+    """Owner of the groups. `run` it once. `tell` is called after each change of a group, `tell_end` with each death in one,
+    `changed` waits for the next change."""
 
     def __init__(
         self,
@@ -31,10 +32,11 @@ class Tree:
         procs: Procs,
         *,
         tell: Callable[[], None],
+        tell_end: Callable[[dict[str, Any]], None],
         changed: Callable[[], Awaitable[None]],
     ) -> None:
         self.slot, self.procs = slot, procs
-        self._find_kind, self._tell, self._changed = find_kind, tell, changed
+        self._find_kind, self._tell, self._tell_end, self._changed = find_kind, tell, tell_end, changed
         self._nursery: trio.Nursery | None = None
         self._held = ""
         self._nobodys: set[str] = set()
@@ -42,7 +44,7 @@ class Tree:
         self.groups = {group.name: self._make(group) for group in spec.groups}
 
     def _make(self, spec: GroupSpec) -> Group:
-        return Group(spec, self.slot, self._find_kind(spec.kind), self.procs, self._tell)
+        return Group(spec, self.slot, self._find_kind(spec.kind), self.procs, self._tell, self._tell_end)
 
     @property
     def state(self) -> State:

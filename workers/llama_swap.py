@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.contract import GroupSpec, LaunchSpec
-from supervisor.errors import ConfigError, EngineBinaryError, EngineStartError
+from supervisor.errors import ConfigError, EngineBinaryError, EngineStartError, ProxyLostError
 from supervisor.kinds import Activity, Answer, Birth, Command, Report, ServerState
 from workers.swap_configuration import OPTIONAL_FLAGS, ROLE_FLAGS, configuration
 from workers.swap_watcher import Watcher
@@ -106,12 +106,15 @@ class LlamaSwap:
         import trio
 
         failures: list[str] = []
+        broken_off = False
 
         async def load_one(client: httpx.AsyncClient, role: str) -> None:
+            nonlocal broken_off
             report(role, ServerState.LOADING)
             try:
                 response = await client.get(f"/upstream/{role}/health")
             except httpx.HTTPError as error:
+                broken_off = True
                 failures.append(f"the {role} server did not start: the proxy broke off ({type(error).__name__})")
                 return
             if response.is_success:
@@ -125,7 +128,7 @@ class LlamaSwap:
                 for role in roles:
                     nursery.start_soon(load_one, client, role)
         if failures:
-            raise EngineStartError("; ".join(failures))
+            raise (ProxyLostError if broken_off else EngineStartError)("; ".join(failures))
 
     async def watch(self, spec: GroupSpec, birth: Birth, report: Report, activity: Activity) -> None:
         """Follow the proxy's event stream. It ends without a word on a reload and with the proxy: ask again."""

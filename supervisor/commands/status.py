@@ -97,8 +97,8 @@ def _why_without(snapshot: dict[str, Any]) -> str:
 
 def _group(group: dict[str, Any]) -> list[str]:
     reason = f": {group['reason']}" if group["reason"] else ""
-    times = group.get("restarts")
-    restarts = f", {times} restart{'s' if times > 1 else ''}" if times else ""
+    counts = [(group.get("restarts"), "restart"), (group.get("reloads"), "reload")]
+    restarts = "".join(f", {times} {what}{'s' if times > 1 else ''}" for times, what in counts if times)
     lines = [f"{group['name']:9} {group['state']}{reason}{restarts}"]
     if group["proxy"]:
         lines.append(

@@ -231,9 +231,11 @@ class Bench:
     spec: GroupSpec = SPEC
     heard: list[State] = field(default_factory=list)
     """The states the group went through."""
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    """What it told of each death."""
 
     def __post_init__(self) -> None:
-        self.group = Group(self.spec, self.slot, self.kind, cast("Procs", self.warden), self._hear)
+        self.group = Group(self.spec, self.slot, self.kind, cast("Procs", self.warden), self._hear, self.ends.append)
 
     def state(self) -> State:
         """Of the group. A call, so that no type checker takes it for what it was a moment ago."""

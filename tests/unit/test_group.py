@@ -20,7 +20,7 @@ from supervisor.birth import mark_of
 from supervisor.causes import Word
 from supervisor.commands.status import render
 from supervisor.contract import State
-from supervisor.errors import EngineStartError
+from supervisor.errors import EngineStartError, ProxyLostError
 from supervisor.kinds import ServerState
 from supervisor.lifecycle import Event
 from supervisor.ports import Owner, Ownership
@@ -224,9 +224,9 @@ async def test_the_cause_of_the_last_end_is_shown_and_told_to_the_next_keeper(be
         await bench.happen(bench.warden.die, bench.warden.last, EXITED, 1)
         assert bench.state() is State.RUNNING
         assert bench.group.describe()["cause"] == {"word": "bad flag", "detail": "--nope"}
-    ended = [json.loads(line) for line in bench.slot.events.read_text().splitlines()]
-    assert [(one["what"], one["cause"], one["detail"], one["restart"]) for one in ended] == [
-        ("ended", "bad flag", "--nope", True)
+    first = bench.warden.spawned[0]["gen"]
+    assert bench.ends == [
+        {"group": "chat", "generation": first, "cause": "bad flag", "detail": "--nope", "restart": True, "delay": 0.0}
     ]
     other = bench.next_keepers()
     async with other.alive(row_of(other)):
@@ -395,6 +395,42 @@ async def test_a_leader_that_dies_in_the_moment_in_which_it_is_ready(bench: Benc
 
 
 @jumping
+async def test_a_proxy_that_breaks_off_a_load_because_it_was_killed_is_named_by_its_signal(bench: Bench) -> None:
+    bench.kind.loads.append(ProxyLostError("the chat server did not start: the proxy broke off (RemoteProtocolError)"))
+    async with bench.alive():
+        await bench.pass_time(budgets.BROKEN_OFF / 2)
+        await bench.happen(bench.warden.exit, bench.warden.last, KILLED, KILL)
+        assert bench.group.reason == "its proxy ended: killed by SIGKILL"
+        await bench.happen(bench.warden.sweep, bench.warden.last)
+        assert bench.warden.kills == []
+        assert [(end["cause"], end["detail"]) for end in bench.ends] == [("signal", "SIGKILL, sent by whom is unknown")]
+
+
+@jumping
+async def test_a_proxy_that_breaks_off_a_load_and_lives_is_ended(bench: Bench) -> None:
+    bench.kind.loads.append(ProxyLostError("the proxy broke off"))
+    async with bench.alive():
+        first = bench.warden.last
+        assert bench.warden.kills == []
+        await bench.pass_time(2 * budgets.BROKEN_OFF)
+        assert bench.warden.kills == [(first, KILL, True)]
+        assert bench.state() is State.RUNNING
+
+
+@jumping
+async def test_what_we_killed_ourselves_is_not_said_to_have_ended_by_a_signal(bench: Bench) -> None:
+    bench.warden.obeys = set()
+    bench.kind.loads.append("hang")
+    async with bench.alive():
+        await bench.pass_time(SPEC.start_limit_s + 1)
+        await bench.happen(bench.warden.exit, bench.warden.last, KILLED, KILL)
+        assert bench.group.reason.startswith("ended by us: not ready within ")
+        await bench.happen(bench.warden.sweep, bench.warden.last)
+        await bench.happen(bench.warden.exit, bench.warden.last, KILLED, KILL)
+        assert bench.group.reason == "its proxy ended: killed by SIGKILL"  # of the next one that is not so
+
+
+@jumping
 async def test_what_an_old_generation_still_says_is_dropped(bench: Bench) -> None:
     async with bench.alive():
         first = bench.warden.last
@@ -541,10 +577,15 @@ async def test_a_server_that_dies_again_and_again_is_loaded_more_slowly(bench: B
         for delay in budgets.RESTART_DELAYS[1:4]:
             loads = len(bench.kind.loading)
             await bench.lose("chat")
+            assert bench.group.reason.startswith("the chat server died; it is loaded again, the ")
+            assert bench.group.reason.endswith(f" time in a row, in {delay:g} s")
             await bench.pass_time(delay * 0.9)
             assert (bench.state(), len(bench.kind.loading)) == (State.DEGRADED, loads)
             await bench.pass_time(delay * 0.2)
             assert (bench.state(), len(bench.kind.loading)) == (State.RUNNING, loads + 1)
+        assert [end["generation"] for end in bench.ends] == [bench.warden.last] * 4
+        assert (bench.group.describe()["reloads"], bench.group.describe()["restarts"]) == (4, 0)
+        assert "running, 4 reloads" in render_group(bench.group.describe())
         await bench.happen(bench.warden.die, bench.warden.last)
         assert bench.state() is State.RUNNING  # and the group's own restart is not slower for it
         assert len(bench.warden.spawned) == 2
@@ -560,7 +601,7 @@ async def test_a_server_that_always_lives_a_little_longer_than_the_row_is_given_
         await bench.lose("chat")
         assert bench.state() is State.FAILED
         assert bench.group.reason == (
-            "given up after 30 restarts within 60 minutes; the last end: the chat server died; it is loaded again"
+            "given up after 30 restarts within 60 minutes; the last end: the chat server died"
         )
         assert bench.warden.table == {}
         await bench.tell(Event.WANTED)

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisor import budgets, journal, logfiles
+from supervisor.console import Console
+from supervisor.contract import State
+from supervisor.narration import Narrator
 from supervisor.slot import Slot
 
 if TYPE_CHECKING:
@@ -72,3 +75,15 @@ def test_what_cannot_be_written_is_lost_and_nothing_else(
         full = os.open("/dev/full", os.O_WRONLY)
         monkeypatch.setattr(os, "open", lambda *_: full)
     journal.note(slot, "state")
+
+
+def test_a_keepers_events_stand_in_the_order_in_which_they_happened(slot: Slot) -> None:
+    narrator = Narrator(slot, Console(False))
+    narrator.see([("chat", State.REBUILDING, "its proxy ended: killed by SIGKILL")])
+    narrator.note_end({"group": "chat", "generation": "a1", "cause": "signal"})
+    narrator.see([("chat", State.REBUILDING, "restart 1 in a row at once")])
+    narrator.say_left_warm(["chat"], ["/srv"])
+    events = [json.loads(line) for line in slot.events.read_text().splitlines()]
+    assert [event["what"] for event in events] == ["state", "ended", "state", "left warm"]
+    assert events[1]["generation"] == "a1"
+    assert [event["at"] for event in events] == sorted(event["at"] for event in events)
