@@ -254,7 +254,8 @@ class Group:
         if self.life is not None:  # what could not be killed is still there, and the warden would refuse
             self.post(Event.UNKILLABLE, self.life.birth.generation, self.reason)
             return
-        self._in_birth = True
+        self._in_birth, self._blame = True, ""  # what an earlier one was stopped for is not what this one dies of
+        self.past = self.past.without_breaker()
         self._work.start(self._give_birth)
 
     def _warm(self) -> None:

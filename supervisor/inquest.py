@@ -38,6 +38,10 @@ class Past:
         """The group was, after a death."""
         return evolve(self, history=self.history.started_again(now))
 
+    def without_breaker(self) -> Past:
+        """A new generation begins: the verdict on the one before is not its own."""
+        return evolve(self, breaker=None)
+
     def loaded_again(self, now: float) -> Past:
         """A server was, after it was lost."""
         return evolve(self, losses=self.losses.started_again(now))

@@ -1260,6 +1260,25 @@ async def test_a_keeper_that_takes_up_a_stop_starts_nothing(bench: Bench, left: 
     assert trio.current_time() == began, "nothing was waited for that could not come any more"
 
 
+@jumping
+async def test_a_generation_is_not_blamed_for_the_one_before(bench: Bench) -> None:
+    """One that hung is stopped for something else before it is dead; the next one dies of itself."""
+    async with bench.alive():
+        bench.warden.obeys = set()
+        hung = bench.life().birth.generation
+        bench.group.post(Event.UNHEALTHY, hung, "its proxy is hung: it does not answer")
+        bench.group.hold("a benchmark")
+        await wait_all_tasks_blocked()
+        await bench.happen(bench.warden.die, hung)
+        assert bench.state() is State.HELD
+        bench.kind.loads.append("hang")
+        bench.group.release()
+        await wait_all_tasks_blocked()
+        await bench.happen(bench.warden.die, bench.warden.last, EXITED, 3)
+        assert bench.group.past.cause is not None
+        assert bench.group.past.cause.word is not Word.HUNG
+
+
 # --- everything at once -------------------------------------------------------------------------------------------------
 
 
