@@ -83,8 +83,15 @@ def _hold(slot: Slot) -> str | None:
 
 
 def _from_outside(slot: Slot, why: str) -> dict[str, Any]:
-    """The keeper does not answer: a new one is on its way, or it hangs. The engine may well be serving."""
+    """The keeper does not answer: it has ended the engine, a new one is on its way, or it hangs. Where it is one of the
+    latter, the engine may well be serving."""
+    ended = _has_ended(slot)
+    if locks.is_held(slot.warden_lock) is False:
+        return nothing(slot)  # meanwhile
     warden = _warden(slot)
+    if ended:
+        reason = "its keeper has ended everything, and the warden is about to leave"
+        return {**nothing(slot), "state": "stopping", "reason": reason, "warden": warden}
     state = "degraded"
     living = _silent_keeper(slot)
     if living:
@@ -119,6 +126,20 @@ def _silent_keeper(slot: Slot) -> str:
     if identity.state_of(pids[0]) in ("T", "t"):
         return f"the keeper, pid {pids[0]}, is stopped (by SIGSTOP or a debugger) and is replaced if it stays so"
     return f"the keeper, pid {pids[0]}, did not answer in time"
+
+
+def _has_ended(slot: Slot) -> bool:
+    """Whether the engine's keeper has come to its end in order. The last that it does is to take both of these away, once
+    nothing of the engine runs: one that only died has left them, and where somebody else deleted them, something runs."""
+    for record in (slot.contract_record, slot.keeper_record):
+        try:
+            os.lstat(record)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        return False
+    return all(locks.is_held(slot.generation_lock(*generation)) is False for generation in slot.generations())
 
 
 def _warden(slot: Slot) -> dict[str, Any]:

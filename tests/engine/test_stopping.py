@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisor import budgets, identity, locks, records, stopping
+from supervisor import budgets, identity, locks, looking, records, stopping
 from supervisor.errors import ExitCode, UnkillableError
 from tests.engine.kit import Launch
 from tests.engine.seen import Deaths, kill, stays
@@ -362,3 +362,18 @@ def test_whoever_only_holds_the_lock_is_never_signalled(place: Place) -> None:
         assert bystander.stdin is not None
         bystander.stdin.close()
     assert bystander.returncode == 0
+
+
+def test_no_look_at_an_engine_that_stops_takes_it_for_a_wounded_one(place: Place) -> None:
+    front = place.member()
+    seen: list[str] = []
+
+    def look_until_down() -> None:
+        while not seen or seen[-1] != "down":
+            seen.append(looking.look(place.slot)["state"])
+
+    looker = threading.Thread(target=look_until_down)
+    looker.start()
+    front.end()
+    looker.join(60)
+    assert set(seen) - {"running"} == {"stopping", "down"}, seen

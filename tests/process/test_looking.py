@@ -22,7 +22,31 @@ pytestmark = pytest.mark.process
 
 
 def look(rig: Rig) -> dict[str, Any]:
+    """At an engine that nobody has ended."""
+    (rig.slot / "contract.json").touch()
     return looking.look(Slot(rig.slot))
+
+
+@pytest.mark.parametrize("left", ["contract.json", "keeper.json", "a generation", ""])
+def test_a_keeper_that_ended_the_engine_is_told_from_one_that_died(left: str) -> None:
+    with Rig(keeper_delays=[60]) as rig:
+        slot = Slot(rig.slot)
+        keeper = rig.keeper()
+        if left == "a generation":
+            slot.groups.mkdir()
+            rig.spawn(keeper, "a", ["/bin/sleep", "60"], group="chat", lock=str(slot.generation_lock("chat", "a")))
+        elif left:
+            (rig.slot / left).touch()
+        os.kill(keeper.pid, signal.SIGKILL)
+        wait_until(lambda: "next in 60 s" in rig.log.read_text())
+        found = looking.look(slot)
+        assert found["warden"]["pid"] == rig.pid
+        if left:
+            assert (found["state"], found["reason"][:20]) == ("restarting", "the keeper died once")
+        else:
+            assert (found["state"], found["keeper"], found["groups"]) == ("stopping", None, [])
+            assert "the warden is about to leave" in found["reason"]
+            assert "engine    stopping: " in render(found)
 
 
 def test_a_keeper_that_died_and_the_next_one_to_come_are_shown() -> None:
