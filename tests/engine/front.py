@@ -167,10 +167,12 @@ def obey(number: int, order: str, arguments: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Until stdin ends."""
+    """Until stdin ends, or the order `exit`: with every clean-up, as only this thread can."""
     for line in sys.stdin:
         message = json.loads(line)
         number, order = message.pop("id"), message.pop("do")
+        if order == "exit":
+            sys.exit(message["code"])
         threading.Thread(target=obey, args=[number, order, message], daemon=True).start()
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+import select
+import signal
+import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisor import identity
+from supervisor import control, identity
 from supervisor.errors import ExitCode
+from tests.engine.fronts import PATIENCE
 from tests.engine.kit import Launch
 from tests.engine.seen import Deaths, kill
 from tests.fakes.llama_server import story
@@ -32,6 +37,10 @@ def leave(front: Front, way: str) -> None:
         front.do("close")
     elif way == "kill":
         front.kill()
+    elif way == "sys.exit":
+        front.begin("exit", code=3)
+    elif way == "hang up":
+        front.process.send_signal(signal.SIGHUP)
     else:
         front.begin("die", code=3)
         front.process.wait(30)
@@ -79,6 +88,43 @@ def test_the_last_one_out_stops_it_and_no_other_does(place: Place, way: str) -> 
         deaths.wait()
     place.wait_empty()
     assert not list(place.slot.members.iterdir())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["close", "kill", "exit", "sys.exit", "hang up"])
+def test_the_end_of_the_last_one_is_noticed_within_a_second(place: Place, way: str) -> None:
+    """From the death, as the kernel tells it, to the keeper's first word of stopping. Three seconds here: machines are
+    slow at times. That of `close` is counted from before the order."""
+    front = place.member()
+    family = place.family()
+    heard: SimpleQueue[float] = SimpleQueue()
+    following = threading.Event()
+
+    def follow() -> None:
+        for snapshot in control.converse(place.slot, "follow", limit=PATIENCE):
+            following.set()
+            if snapshot["state"] == "stopping":
+                heard.put(time.monotonic())
+                return
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    descriptor = os.pidfd_open(front.pid)
+    try:
+        assert following.wait(PATIENCE)
+        with Deaths(family.everybody) as deaths:
+            ended = time.monotonic()
+            leave(front, way)
+            if way != "close":
+                assert select.select([descriptor], [], [], PATIENCE)[0]
+                ended = time.monotonic()
+            noticed = heard.get(timeout=PATIENCE) - ended
+            deaths.wait()
+        assert noticed < 3.0
+    finally:
+        os.close(descriptor)
+        follower.join(PATIENCE)
+    place.assert_gone()
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(20, marks=pytest.mark.long)])
