@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -247,6 +250,79 @@ async def test_a_cancelled_opening_gives_back_what_it_gets(place: Place, monkeyp
         async with open_engine_async(place.config):
             await trio.sleep_forever()
     await trio.to_thread.run_sync(lambda: wait_until(lambda: membership.count(place.slot) == 0, within=30))
+
+
+@pytest.mark.parametrize("where", ["main thread", pytest.param("worker thread", marks=pytest.mark.long)])
+def test_an_engine_is_used_in_any_thread_and_no_signal_handler_is_installed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    place.configure({"chat": (Launch("chat"),)})
+
+    def handlers() -> dict[int, Any]:
+        return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+    def use() -> str:
+        with open_engine(place.config, program="test", deadline_s=60.0) as engine:
+            engine.wait_ready(60.0)
+            end_warden(place)  # so that its watch has something to do
+            text: str = ask(engine).json()["choices"][0]["text"]
+            assert handlers() == before
+        return text
+
+    before = handlers()
+    if where == "main thread":
+        assert use() == WHOLE
+    else:
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(use).result() == WHOLE
+    assert handlers() == before
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("moment", ["answered", pytest.param("held", marks=pytest.mark.long)])
+async def test_a_request_in_a_thread_that_trio_abandoned_goes_on_and_never_ends_with_cancelled(
+    place: Place, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It comes to its end as if nobody had been cancelled: with its answer, or, once the engine is closed, with a 503."""
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    place.configure({"chat": (Launch("chat", knobs={"rate": 5}),)})
+    in_thread = trio.to_thread.run_sync
+    engine = await in_thread(lambda: open_engine(place.config, program="test", deadline_s=60.0))
+    begun, ends = threading.Event(), SimpleQueue[Any]()
+
+    def work() -> None:
+        try:
+            engine.http.event_hooks = {"request": [lambda _: begun.set()]}
+            response = ask(engine)
+            ends.put((response.status_code, response.text))
+        except BaseException as error:  # noqa: BLE001 - whatever it is: that is the question
+            ends.put(error)
+
+    try:
+        url = await in_thread(engine.base_url, "chat")
+        assert url
+        await in_thread(place.family)
+        if moment == "held":
+            assert (await in_thread(place.cli, "hold")).returncode == 0
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: in_thread(work, abandon_on_cancel=True))
+                assert await in_thread(begun.wait, 30)
+                if moment == "answered":
+                    await in_thread(lambda: wait_until(lambda: place.receipts() == 1, what="it is asked"))
+                scope.cancel()
+        assert scope.cancelled_caught
+        assert ends.empty()
+        if moment == "held":
+            await in_thread(engine.close)
+        end = await in_thread(lambda: ends.get(timeout=60))
+    finally:
+        await in_thread(engine.close)
+    assert isinstance(end, tuple), end
+    assert end[0] == (503 if moment == "held" else 200), end
 
 
 @pytest.mark.long
