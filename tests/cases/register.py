@@ -48,6 +48,7 @@ OWNERSHIP: dict[str, Case] = {
     "ollama/ollama#5642": held(
         "a SIGKILLed last member's engine is stopped, and its file is gone",
         "engine/sharing::the_last_one_out_stops_it_and_no_other_does",
+        "engine/sharing::the_end_of_the_last_one_is_noticed_within_a_second",
     ),
     "dryvist/nix-ai#1182": held(
         "a stranger that is healthy on a server's port gets no prompt, no signal, and no place in status",
@@ -191,6 +192,7 @@ LOCKS: dict[str, Case] = {
     ),
     "cq27-dev/rag-rat#410": held(
         "leaving shows at once while another thread starts programs",
+        "process/membership::two_thousand_leavings_show_at_once_to_a_second_process__rag_rat_410",
         "process/membership::leaving_shows_at_once_while_another_thread_starts_programs__rag_rat_410",
     ),
     "tox-dev/filelock#480": held(
@@ -233,6 +235,7 @@ IDENTITY: dict[str, Case] = {
     ),
     "NousResearch/hermes-agent#1631": held(
         "every look during many rebuilds shows one generation whole",
+        "engine/survival::every_look_during_fifty_rebuilds_shows_one_generation_whole__hermes_1631",
         "engine/survival::every_look_during_many_rebuilds_shows_one_generation_whole",
         "process/records::every_read_during_rewriting_is_of_one_generation__hermes_1631",
         "cases/requests::every_look_answers_while_a_keeper_is_being_replaced__hermes_1631",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisor import identity, records
+from supervisor import control, identity, records, resolving
 from tests.engine.kit import Launch
 from tests.engine.seen import Deaths, Family, kill
 from tests.fakes.llama_server import story
@@ -140,10 +140,55 @@ def test_every_look_during_many_rebuilds_shows_one_generation_whole(place: Place
 
 
 @pytest.mark.long
+def test_every_look_during_fifty_rebuilds_shows_one_generation_whole__hermes_1631(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rebuilt on request: a group that dies so often is given up. What was launched belongs to its generation, too."""
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    rebuilds, enough = 50, threading.Event()
+    seen: dict[str, set[tuple[int, int]]] = {}
+    servers_of: dict[int, set[str]] = {}
+
+    def read_for_ever() -> None:
+        while not enough.is_set():
+            for facts in (records.read_fields(place.slot.group_record("chat"), version=1), place.group()):
+                if facts is not None and facts["generation"] is not None:
+                    pair = (facts["proxy"]["pid"], facts["proxy"]["port"])
+                    seen.setdefault(facts["generation"], set()).add(pair)
+                    for server in facts["servers"]:
+                        if server["pid"] is not None:
+                            servers_of.setdefault(server["pid"], set()).add(facts["generation"])
+
+    def configure(number: int) -> None:
+        place.configure({"chat": (Launch("chat", context=1024 + number),)})
+
+    configure(0)
+    front = place.member()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read_for_ever)
+        try:
+            for number in range(1, rebuilds + 1):
+                old = place.group()["generation"]
+                configure(number)
+                wanted = resolving.resolve(resolving.load(place.config))
+                control.ask(place.slot, "configure", contract=records.unstructure(wanted), who="test")
+                wait_until(lambda old=old: place.wait_state("running")["generation"] != old, what="a new one")  # type: ignore[misc]
+        finally:
+            enough.set()
+        reading.result(30)
+    assert len(seen) == len(place.spawns()) == rebuilds + 1
+    assert all(len(pairs) == 1 for pairs in seen.values()), seen
+    assert len(set.union(*seen.values())) == rebuilds + 1
+    assert all(len(generations) == 1 for generations in servers_of.values()), servers_of
+    assert front.ask("chat", PROMPT) == whole(8)
+
+
+@pytest.mark.long
 def test_an_engine_that_is_stopped_and_started_at_any_moment_never_piles_up(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"load": 0.2}),), "embed": (Launch("embed", place.kit.embed),)})
     moments = random.Random(2)
-    for _ in range(12):
+    for _ in range(20):
         run = place.run(wait=False)
         time.sleep(moments.uniform(0.0, 1.5))  # anywhere in start, load and service
         run.process.terminate()

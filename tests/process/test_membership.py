@@ -105,6 +105,19 @@ print("done")
 """
 
 
+PROBES = """
+import sys
+from pathlib import Path
+from supervisor import locks
+from supervisor.membership import count
+from supervisor.slot import Slot
+slot = Slot(Path(sys.argv[1]))
+print("ready")
+for line in sys.stdin:
+    print(count(slot), *([locks.is_held(slot.path / "kept")] if line == "probe\\n" else []))
+"""
+
+
 @pytest.fixture
 def slot(tmp_path: Path) -> Slot:
     made = Slot(tmp_path / "slot")
@@ -209,6 +222,38 @@ def test_leaving_shows_at_once_while_another_thread_starts_programs__rag_rat_410
     finally:
         stop.set()
         spawner.join()
+
+
+@pytest.mark.long
+def test_two_thousand_leavings_show_at_once_to_a_second_process__rag_rat_410(slot: Slot) -> None:
+    """That process looks at the lock of who left, which a program just being started may share: under another name its
+    file is still there. No look may find it held, and so none has to be repeated."""
+    stop, started = threading.Event(), threading.Event()
+
+    def spawn() -> None:
+        while not stop.is_set():
+            subprocess.run(["/bin/true"], check=True, close_fds=False)
+            started.set()
+
+    spawner = threading.Thread(target=spawn)
+    kept = slot.path / "kept"
+    with Child(PROBES, slot.path) as prober:
+        assert prober.hear() == "ready"
+        spawner.start()
+        try:
+            assert started.wait(30)
+            for _ in range(2000):
+                handle = join(slot, program="x")
+                prober.say("count")
+                assert prober.hear() == "1"
+                os.link(next(iter(slot.members.iterdir())), kept)
+                handle.leave()
+                prober.say("probe")
+                assert prober.hear() == "0 False"
+                kept.unlink()
+        finally:
+            stop.set()
+            spawner.join()
 
 
 def test_members_come_and_go_under_probes_and_none_is_ever_lost__filelock_574(slot: Slot) -> None:
