@@ -7,7 +7,7 @@ import pwd
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
@@ -77,8 +77,8 @@ def engine_checks(slot: Slot) -> Iterator[Check]:
         else:
             yield Check("engine", Finding.OK, "none runs, and nothing of an earlier one is left")
         return
-    if snapshot["keeper"] is None:
-        next_step = "it is replaced by itself; `queenright logs keeper` has its last words"
+    if snapshot["keeper"] is None and snapshot["state"] != "starting":
+        next_step = f"it is replaced by itself; {_last_of_keepers(slot, snapshot['warden'])}"
         yield Check("engine", Finding.WARNING, snapshot["reason"], next_step)
     else:
         yield Check("engine", Finding.OK, f"an engine is {snapshot['state']}")
@@ -88,6 +88,15 @@ def engine_checks(slot: Slot) -> Iterator[Check]:
             yield Check(f"group {group['name']}", Finding.BAD, group["reason"], next_step)
     warden = (snapshot["warden"] or {}).get("pid")
     yield lifetime_check(warden or os.getpid())
+
+
+def _last_of_keepers(slot: Slot, warden: dict[str, Any]) -> str:
+    """Where to read on: one that was killed left no words."""
+    if warden["last_words"]:
+        return "`queenright logs keeper` has the last words"
+    if warden["last_keeper"]:
+        return f"{slot.warden_record} says of {warden['last_keeper']}"
+    return "none ended before it"
 
 
 def _is_held(slot: Slot, group: str, generation: str) -> bool:

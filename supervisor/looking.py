@@ -94,7 +94,9 @@ def _from_outside(slot: Slot, why: str) -> dict[str, Any]:
         return {**nothing(slot), "state": "stopping", "reason": reason, "warden": warden}
     state = "degraded"
     living = _silent_keeper(slot)
-    if living:
+    if _is_starting(slot, warden):
+        state, why = "starting", "its first keeper is not there yet"
+    elif living:
         why = living
     if warden["keeper_crashes"]:
         times = f"{warden['keeper_crashes']} times in a row" if warden["keeper_crashes"] > 1 else "once"
@@ -116,6 +118,31 @@ def _from_outside(slot: Slot, why: str) -> dict[str, Any]:
         "warden": warden,
         "groups": _recorded_groups(slot),
     }
+
+
+def _is_starting(slot: Slot, warden: dict[str, Any]) -> bool:
+    """Whether this warden's first keeper is within its time to come up: none has ended, and none left its record yet.
+    One that takes longer than that is no start, and neither is what is damaged."""
+    import json
+    import time
+
+    if warden["ticks"] is None:
+        return False
+    who = [warden["pid"], warden["ticks"]]
+    try:
+        said = json.loads(slot.warden_record.read_bytes())
+        none_ended = [said["pid"], said["ticks"]] == who and said["last_keeper"] is None
+    except FileNotFoundError:
+        none_ended = True
+    except (OSError, ValueError, LookupError, TypeError):
+        none_ended = False
+    try:
+        keeper = json.loads(slot.keeper_record.read_bytes())["record"]
+        was_there = [keeper["warden_pid"], keeper["warden_ticks"]] == who
+    except (OSError, ValueError, LookupError, TypeError):
+        was_there = False
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - warden["ticks"] / os.sysconf("SC_CLK_TCK")
+    return bool(none_ended and not was_there and age < budgets.CONTROL_WAIT)
 
 
 def _silent_keeper(slot: Slot) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisor import budgets, looking
+from supervisor import budgets, looking, records
+from supervisor.checks import Finding, engine_checks
 from supervisor.commands.status import render
 from supervisor.slot import Slot
 from tests.process.warden_rig import Rig
@@ -75,6 +76,38 @@ def test_from_so_many_deaths_in_a_row_on_it_is_failing_and_its_last_words_are_sh
         assert "died 7 times in a row, the last one: exit status 3, after " in found["reason"]
         assert found["warden"]["last_words"][-2:] == ["first words", "last words"]
         assert "\n          | last words\n" in render(found)
+
+
+def test_an_engine_whose_first_keeper_is_not_there_yet_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Rig() as rig:
+        hello = rig.keeper().hello
+        slot = Slot(rig.slot)
+        wait_until(slot.warden_record.exists)
+        found = look(rig)
+        assert (found["state"], found["keeper"]) == ("starting", None)
+        assert found["reason"].startswith("its first keeper is not there yet; ")
+        checks = {check.name: check for check in engine_checks(slot)}
+        assert (checks["engine"].finding, checks["engine"].text) == (Finding.OK, "an engine is starting")
+        slot.warden_record.unlink()  # not written yet, or a full disk
+        assert look(rig)["state"] == "starting"
+        monkeypatch.setattr(budgets, "CONTROL_WAIT", 0.0)  # one that has had its time is silent, not about to come
+        assert look(rig)["state"] == "degraded"
+        monkeypatch.undo()
+        facts = {"warden_pid": hello["pid"], "warden_ticks": hello["ticks"]}
+        for of_another in (1, 0):
+            records.write(
+                slot.keeper_record, {**facts, "warden_ticks": hello["ticks"] - of_another}, version=1, durable=False
+            )
+            assert look(rig)["state"] == ("starting" if of_another else "degraded")
+
+
+def test_doctor_sends_nobody_to_the_log_of_a_keeper_that_was_killed() -> None:
+    with Rig(keeper_delays=[60]) as rig:
+        os.kill(rig.keeper().pid, signal.SIGKILL)
+        wait_until(lambda: "next in 60 s" in rig.log.read_text())
+        engine = next(check for check in engine_checks(Slot(rig.slot)) if check.name == "engine")
+        assert "warden.json says of the last one: killed by SIGKILL, after " in engine.next_step
+        assert "logs keeper" not in engine.next_step
 
 
 def test_that_the_keeper_before_hung_is_said_while_the_next_one_does_not_answer_yet() -> None:
