@@ -18,7 +18,7 @@ MARKER = "LC_QUEENRIGHT_TEST"
 """Variable that marks every process of a test. The environment of warden and keeper is an allow-list, which lets
 locale variables through, so this one name reaches front ends, warden, keeper, proxies and servers alike."""
 
-LINGER_S = 2.0
+LINGER_S = 6.0
 """After a test's end nothing may be left for longer."""
 
 KILLED_S = 1.0

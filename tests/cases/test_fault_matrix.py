@@ -75,8 +75,8 @@ class Moment:
 
 
 KNOBS: dict[When, dict[str, object]] = {
-    When.LOADING: {"load": 0.7},
-    When.REBUILDING: {"load": 0.7},
+    When.LOADING: {"load": 3},
+    When.REBUILDING: {"load": 3},
     When.STREAMING: {"rate": RATE},
     When.STOPPING: {"term": "ignore"},
 }

@@ -54,7 +54,7 @@ def test_a_server_that_exits_0_while_it_starts_is_a_failure_of_its_own_name(plac
 
 @pytest.mark.parametrize("obeys", [True, False])
 def test_a_stop_says_who_asked_what_was_killed_and_what_it_took(place: Place, obeys: bool) -> None:
-    place.configure({"chat": (Launch("chat", knobs={"fork": "sleep"}),)}, grace_s=1.0)
+    place.configure({"chat": (Launch("chat", knobs={"fork": "sleep"}),)}, grace_s=3.4 if obeys else 1.0)
     place.member()
     if not obeys:
         os.kill(place.family().proxies["chat"].pid, signal.SIGSTOP)
@@ -64,7 +64,8 @@ def test_a_stop_says_who_asked_what_was_killed_and_what_it_took(place: Place, ob
     assert "queenright stop" in stopped["why"]
     assert stopped["groups"] == ["chat"]
     assert stopped["killed"] == ([] if obeys else ["chat"])
-    assert stopped["swept"] == (1 if obeys else 0), "what the server had forked into a session of its own"
+    if obeys:  # what was killed with its leader may be dead a moment before the sweep looks, or a moment after
+        assert stopped["swept"] == 1, "what the server had forked into a session of its own"
     assert stopped["clean"]
 
 

@@ -151,7 +151,7 @@ def last(keeper: Keeper) -> dict[str, Any]:
 @pytest.mark.process
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_keeper_that_is_stopped_or_says_nothing_is_replaced_and_its_children_never_notice(stopped: bool) -> None:
-    with Rig(keeper_silence=1.5, keeper_look=0.1) as rig:
+    with Rig(keeper_silence=4.0, keeper_look=0.1) as rig:
         keeper = rig.keeper()
         pid = rig.spawn(keeper, "a", SLEEP)
         keeper.tell("note", key="contract", value=[1])

@@ -156,10 +156,10 @@ def test_sigterm_lets_a_short_stream_finish(rig: Rig) -> None:
     a = rig.model("a", rate=10)
     proxy = rig.start(a)
     events = Events(proxy)
-    with proxy.stream("a", max_tokens=15) as response:
+    with proxy.stream("a", max_tokens=30) as response:
         response.readline()
         proxy.process.terminate()
-        assert events.ended.wait(1), "streams without an end of their own end first"
+        assert events.ended.wait(5), "streams without an end of their own end first"
         assert b"[DONE]" in response.read()
     events.close()
     proxy.process.wait(5)
@@ -185,7 +185,7 @@ def test_a_second_sigterm_ends_the_drain(rig: Rig) -> None:
         response.readline()
         proxy.process.terminate()
         wait_until(lambda: "stopping" in proxy.log.read_text())
-        assert proxy.stop() < 2
+        assert proxy.stop() < proxy.traits.drain_after_sigterm - 0.5
 
 
 def test_sigterm_during_a_load_refuses_those_who_wait(rig: Rig) -> None:
@@ -195,7 +195,7 @@ def test_sigterm_during_a_load_refuses_those_who_wait(rig: Rig) -> None:
     proxy = rig.start(a)
     with in_thread(lambda: proxy.ask("a")) as waiting:
         proxy.wait_state("a", "starting")
-        assert proxy.stop() < 2
+        assert proxy.stop() < 20  # the load takes 60 s
         answer = waiting()
     assert (answer.status, answer.message) == (500, "unspecific error: group is shutting down")
 
