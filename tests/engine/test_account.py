@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -67,6 +68,28 @@ def test_a_stop_says_who_asked_what_was_killed_and_what_it_took(place: Place, ob
     if obeys:  # what was killed with its leader may be dead a moment before the sweep looks, or a moment after
         assert stopped["swept"] == 1, "what the server had forked into a session of its own"
     assert stopped["clean"]
+
+
+def test_a_server_that_crashes_again_and_again_is_counted_while_it_is_waited_for(place: Place) -> None:
+    place.configure({"chat": (Launch("chat", knobs={"exit_after": 0.4, "exit_code": 1}),)})
+    place.front().open(wait=False)
+    words = re.compile(r"the chat server died; it is loaded again, the \d+(st|nd|rd|th) time in a row, in [\d.]+ s")
+    wait_until(lambda: words.match(place.group()["reason"]), within=30, what="it is counted")
+    assert place.group()["reloads"] >= 1
+    ends = events(place, "ended")
+    assert {end["generation"] for end in ends} == {place.group()["generation"]}
+    times = [json.loads(line)["at"] for line in place.slot.events.read_text().splitlines()]
+    assert times == sorted(times)
+
+
+def test_a_proxy_that_is_killed_while_it_loads_is_named_by_the_signal(place: Place) -> None:
+    place.configure({"chat": (Launch("chat", knobs={"load": 60}),)})
+    place.front().open(wait=False)
+    wait_until(place.spawns, within=30, what="it loads")
+    proxy = place.group()["proxy"]["pid"]
+    os.kill(proxy, signal.SIGKILL)
+    (ended,) = wait_until(lambda: events(place, "ended"), within=30, what="its end is noted")
+    assert (ended["cause"], ended["detail"]) == ("signal", "SIGKILL, sent by whom is unknown")
 
 
 @pytest.mark.long
