@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -28,23 +28,19 @@ from supervisor import (
     last_out,
     locks,
     logfiles,
-    membership,
+    portrait,
     records,
-    units,
 )
 from supervisor._version import __version__
 from supervisor.console import Console
 from supervisor.contract import EngineSpec, Lifetime, State
 from supervisor.control_server import serve
-from supervisor.errors import LinkError, QueenrightError, RecordError, SlotError
+from supervisor.errors import LinkError, QueenrightError, RecordError
 from supervisor.narration import Narrator
 from supervisor.procs import Procs
 from supervisor.slot import Slot
 from supervisor.slot_watch import SlotWatch
 from supervisor.tree import Tree
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 KEEPER_VERSION = 1
 FILES = 65536
@@ -79,39 +75,11 @@ class Keeper:
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state, as `status --json` shows it."""
-        hello, groups, state = self.procs.hello, self._groups(), self.state.value
-        return {
-            "slot": str(self.slot.path),
-            "state": state,
-            "reason": self.stopping or self.draining or reason_of(state, groups),
-            "lifetime": self.spec.lifetime.value if self.spec else None,
-            "held": self.held or None,
-            "draining": self.draining or None,
-            "warm": sorted(self.warm),
-            "keeper": {"pid": os.getpid(), "version": __version__, "since": self.since},
-            "warden": {
-                "pid": hello.pid,
-                "ticks": hello.ticks,
-                "keeper_crashes": hello.crashes,
-                "cgroup": units.cgroup_of(hello.pid),
-            },
-            "groups": groups,
-            "members": self._members(),
-            "contract": records.unstructure(self.spec) if self.spec else None,
-        }
+        return portrait.snapshot(self)
 
     def brief(self) -> dict[str, Any]:
-        """What a process that comes to the engine decides by. It costs the same however many use the engine: each comes
-        under build.lock, so a thousand that come at once would each wait for a look at all the others."""
-        contract = records.unstructure(self.spec) if self.spec else None
-        return {"state": self.state.value, "warm": sorted(self.warm), "contract": contract}
-
-    def _members(self) -> list[dict[str, Any]]:
-        try:
-            found = membership.members(self.slot)
-        except SlotError:
-            return []  # who uses it cannot be told now: for people only, the member watch counts that as in use
-        return [{"pid": member.pid, "name": member.program, "since": member.since} for member in found]
+        """What a process that comes to the engine decides by."""
+        return portrait.brief(self)
 
     @property
     def state(self) -> State:
@@ -119,9 +87,6 @@ class Keeper:
         if self.stopping:
             return State.STOPPING
         return self.tree.state if self.tree else State.STARTING
-
-    def _groups(self) -> list[dict[str, Any]]:
-        return [group.describe() for group in self.tree.groups.values()] if self.tree else []
 
     def is_settled(self, groups: list[str]) -> bool:
         """Whether a caller who waits for these groups has waited enough."""
@@ -310,12 +275,6 @@ def main() -> int:
         status = 1
     keeper.console.drain()
     return status
-
-
-def reason_of(state: str, groups: Sequence[Mapping[str, Any]]) -> str:
-    """The engine's reason: that of a group which gives the engine its state. Another one's would not explain it."""
-    fitting = sorted((g for g in groups if g["reason"]), key=lambda g: g["state"] != state)
-    return str(fitting[0]["reason"]) if fitting else ""
 
 
 def files(soft: int, hard: int) -> int:

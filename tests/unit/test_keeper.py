@@ -6,7 +6,8 @@ import resource
 
 import pytest
 
-from supervisor.keeper import FILES, files, reason_of
+from supervisor.keeper import FILES, files
+from supervisor.portrait import reason_of
 
 ENDLESS = resource.RLIM_INFINITY
 

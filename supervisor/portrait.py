@@ -1,0 +1,84 @@
+"""An engine in plain data, as its keeper sees it: for `status`, and for those who come to bind."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Protocol
+
+from supervisor import membership, records, units
+from supervisor._version import __version__
+from supervisor.errors import SlotError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from supervisor.contract import EngineSpec, State
+    from supervisor.procs import Procs
+    from supervisor.slot import Slot
+    from supervisor.tree import Tree
+
+
+class View(Protocol):
+    """What of a keeper is shown."""
+
+    slot: Slot
+    procs: Procs
+    since: float
+    spec: EngineSpec | None
+    tree: Tree | None
+    stopping: str
+    draining: str
+    held: str
+    warm: set[str]
+
+    @property
+    def state(self) -> State: ...
+
+
+def snapshot(keeper: View) -> dict[str, Any]:
+    """The whole state, as `status --json` shows it."""
+    hello, groups, state = keeper.procs.hello, _groups(keeper.tree), keeper.state.value
+    return {
+        "slot": str(keeper.slot.path),
+        "state": state,
+        "reason": keeper.stopping or keeper.draining or reason_of(state, groups),
+        "lifetime": keeper.spec.lifetime.value if keeper.spec else None,
+        "held": keeper.held or None,
+        "draining": keeper.draining or None,
+        "warm": sorted(keeper.warm),
+        "keeper": {"pid": os.getpid(), "version": __version__, "since": keeper.since},
+        "warden": {
+            "pid": hello.pid,
+            "ticks": hello.ticks,
+            "keeper_crashes": hello.crashes,
+            "cgroup": units.cgroup_of(hello.pid),
+        },
+        "groups": groups,
+        "members": _members(keeper.slot),
+        "contract": records.unstructure(keeper.spec) if keeper.spec else None,
+    }
+
+
+def brief(keeper: View) -> dict[str, Any]:
+    """What a process that comes to the engine decides by. It costs the same however many use the engine: each comes
+    under build.lock, so a thousand that come at once would each wait for a look at all the others."""
+    contract = records.unstructure(keeper.spec) if keeper.spec else None
+    return {"state": keeper.state.value, "warm": sorted(keeper.warm), "contract": contract}
+
+
+def _members(slot: Slot) -> list[dict[str, Any]]:
+    try:
+        found = membership.members(slot)
+    except SlotError:
+        return []  # who uses it cannot be told now: for people only, the member watch counts that as in use
+    return [{"pid": member.pid, "name": member.program, "since": member.since} for member in found]
+
+
+def _groups(tree: Tree | None) -> list[dict[str, Any]]:
+    return [group.describe() for group in tree.groups.values()] if tree else []
+
+
+def reason_of(state: str, groups: Sequence[Mapping[str, Any]]) -> str:
+    """The engine's reason: that of a group which gives the engine its state. Another one's would not explain it."""
+    fitting = sorted((g for g in groups if g["reason"]), key=lambda g: g["state"] != state)
+    return str(fitting[0]["reason"]) if fitting else ""
