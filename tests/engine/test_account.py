@@ -34,6 +34,7 @@ def test_hermes_agent_113325_a_flag_that_the_build_refuses_is_the_cause_and_its_
     place.front().open(wait=False)
     found = place.wait_state("failed")
     assert found["cause"] == {"word": "bad flag", "detail": flag}
+    wait_until(lambda: len(events(place, "ended")) == budgets.DOOMED_TRIES)  # they are written a moment later
     assert [(one["cause"], one["restart"]) for one in events(place, "ended")] == [
         ("bad flag", True), ("bad flag", True), ("bad flag", False),
     ]  # fmt: skip
