@@ -68,6 +68,7 @@ class Keeper:
         self.change = trio.Event()
         """Set at the next change, and replaced."""
         self._stop_asked = trio.Event()
+        self._is_leaving = False
         self._narrator = Narrator(slot, console)
         self._slot_watch = SlotWatch(slot)
 
@@ -107,6 +108,8 @@ class Keeper:
         self.acts[op](self, question)
         self.tell()
         await self.procs.settle()
+        if self._is_leaving:  # only now, so that there is somebody to give the answer
+            self._stop_asked.set()
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -140,8 +143,8 @@ class Keeper:
         return self.tree.in_flight if self.tree else {"any group": None}
 
     def leave(self) -> None:
-        """Make room for the next keeper; the engine goes on."""
-        self._stop_asked.set()
+        """Make room for the next keeper once that is answered; the engine goes on."""
+        self._is_leaving = True
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 
