@@ -25,7 +25,7 @@ NUMERIC = frozenset({"int", "float", "round", "abs", "min", "max"})
 
 KNOWN = {
     "supervisor/commands/_common.py::ago": "how long ago, for people; never below nothing",
-    "workers/pins.py::content_hash": "whether a file changed so lately that its fingerprint is not kept: only work is lost",
+    "workers/pins.py::_keep": "whether a file changed so lately that what is known of it is not kept: only work is lost",
 }
 
 
