@@ -62,6 +62,7 @@ def asks(node: ast.AST, names: Set[str] = frozenset()) -> bool:
     return any(asks(child, names) for child in ast.iter_child_nodes(node))
 
 
+@pytest.mark.long
 def test_the_time_of_day_decides_nothing() -> None:
     found = {
         f"{path.relative_to(ROOT)}::{name}": line

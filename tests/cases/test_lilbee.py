@@ -181,6 +181,7 @@ def test_a_stepped_clock_changes_nobodys_identity_and_stop_finds_all__w4(place: 
     place.assert_gone()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("unshare"), reason="a time namespace takes root and unshare(1)"
 )
@@ -276,6 +277,7 @@ def test_a_slot_that_became_read_only_is_stopped_at_the_first_try_and_usable_aft
     assert place.member("next").ask("chat", "writable again")
 
 
+@pytest.mark.long
 def test_whoever_watches_the_members_is_replaced_and_the_last_one_out_is_seen__w6(place: Place) -> None:
     """Keeper and last member die in the same moment: the next keeper counts, and nothing stays."""
     front = place.member()

@@ -69,6 +69,7 @@ def test_a_stopped_keeper_in_the_middle_of_a_build(place: Place) -> None:
     usable(place)
 
 
+@pytest.mark.long
 def test_a_keeper_killed_in_the_middle_of_a_build(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"load": 600}),)})
     place.front().open(wait=False)

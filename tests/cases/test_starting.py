@@ -53,6 +53,7 @@ def test_no_command_starts_an_engine_but_those_that_say_so__lilbee_332(place: Pl
     place.assert_never_started()
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_nobody_waits_for_a_load_but_requests__model_runner_760(place: Place) -> None:
     """A second member, a look and a stop, all while models load that never will have loaded; and the groups load side

@@ -154,6 +154,7 @@ def test_6_no_proxy_reloads_its_configuration_by_itself(standing: Place) -> None
         assert not [word for word in words(who) if "watch" in word]
 
 
+@pytest.mark.long
 def test_8_a_health_check_that_never_answers_ends_at_our_limit(place: Place) -> None:
     """llama-swap's healthCheckTimeout counts refusals and 503s; a /health that accepts and is silent is `starting`
     for ever."""

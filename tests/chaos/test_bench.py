@@ -195,6 +195,7 @@ def test_a_cell_that_was_named_and_cannot_be_measured_is_an_error(
     assert str(tmp_path / "none") in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_cells_that_need_an_engine_are_left_out_where_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

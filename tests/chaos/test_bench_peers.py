@@ -122,6 +122,7 @@ def test_without_a_compiler_the_children_are_python(tmp_path: Path, monkeypatch:
     assert "no compiler" in what
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_it_runs_and_nothing_is_left(tmp_path: Path) -> None:
     """With no peer but the bare loop: PATH has the compiler's directories, the variables name nobody."""

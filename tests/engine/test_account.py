@@ -28,6 +28,7 @@ def events(place: Place, what: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, lines) if event["what"] == what]
 
 
+@pytest.mark.long
 def test_hermes_agent_113325_a_flag_that_the_build_refuses_is_the_cause_and_its_start_is_kept(place: Place) -> None:
     flag = "--no-such-flag"
     place.configure({"chat": (Launch("chat", knobs={"reject_flag": flag}, arguments=(flag,)),)})
@@ -45,6 +46,7 @@ def test_hermes_agent_113325_a_flag_that_the_build_refuses_is_the_cause_and_its_
     assert shown.count(".start.log") == budgets.DOOMED_TRIES, "and the older ones are named"
 
 
+@pytest.mark.long
 def test_a_server_that_exits_0_while_it_starts_is_a_failure_of_its_own_name(place: Place) -> None:
     """As one does that puts itself into the background."""
     place.configure({"chat": (Launch("chat", knobs={"daemonize": 1, "health": "refuse"}),)})
@@ -54,6 +56,7 @@ def test_a_server_that_exits_0_while_it_starts_is_a_failure_of_its_own_name(plac
         assert found["cause"]["word"] == "exit during start"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("obeys", [True, False])
 def test_a_stop_says_who_asked_what_was_killed_and_what_it_took(place: Place, obeys: bool) -> None:
     place.configure({"chat": (Launch("chat", knobs={"fork": "sleep"}),)}, grace_s=3.4 if obeys else 1.0)

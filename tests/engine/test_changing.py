@@ -63,6 +63,7 @@ def test_a_change_restarts_only_the_group_it_touches(place: Place) -> None:
     same(after, place.family(), *after.engine)
 
 
+@pytest.mark.long
 def test_groups_come_and_go(place: Place) -> None:
     groups(place)
     place.member()
@@ -86,6 +87,7 @@ def test_groups_come_and_go(place: Place) -> None:
     assert not place.slot.group_record("embed").exists()
 
 
+@pytest.mark.long
 def test_the_next_keeper_goes_on_with_a_change(place: Place) -> None:
     """The keeper dies right after it noted the new contract: what was begun under the old one is replaced, what the new
     one has not is ended."""
@@ -172,6 +174,7 @@ def test_a_hold_stays_with_the_slot_when_no_engine_runs(place: Place) -> None:
     place.member()
 
 
+@pytest.mark.long
 def test_what_was_given_up_is_tried_again_when_somebody_says_so(place: Place) -> None:
     broken, server = place.home / "broken", place.home / "server"
     broken.touch()
@@ -189,6 +192,7 @@ def test_what_was_given_up_is_tried_again_when_somebody_says_so(place: Place) ->
     assert place.cli("retry").returncode == int(ExitCode.USAGE)  # nothing is given up any more
 
 
+@pytest.mark.long
 def test_keep_warm_is_taken_back_by_who_asked_for_it(place: Place) -> None:
     place.configure(engine={"keep_warm": True})
     front = place.member()
@@ -233,6 +237,7 @@ def test_any_configuration_that_wants_the_engine_warm_keeps_it__ollama_10263(pla
     place.wait_empty()
 
 
+@pytest.mark.long
 def test_a_new_keeper_takes_over_on_request(place: Place) -> None:
     groups(place)
     front = place.member()

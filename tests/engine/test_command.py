@@ -112,6 +112,7 @@ def test_one_that_ignores_sigterm_is_killed_after_its_grace(place: Place) -> Non
     assert len(events(place, "term")) == 2  # each was told once
 
 
+@pytest.mark.long
 def test_one_that_is_stopped_is_noticed_and_rebuilt(place: Place) -> None:
     configure(place, "web")
     place.run()

@@ -61,6 +61,7 @@ def test_a_model_that_is_not_there_is_found(place: Place) -> None:
     assert found["slot"]["finding"] == "ok", "and the rest is checked all the same"
 
 
+@pytest.mark.long
 def test_a_group_that_failed_is_found_with_its_cause(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"reject_flag": "--nope"}, arguments=("--nope",)),)})
     place.front().open(wait=False)
@@ -99,6 +100,7 @@ def test_a_bundle_has_what_a_report_needs_and_no_secret(place: Place) -> None:
     assert "is there already" in again.stderr
 
 
+@pytest.mark.long
 def test_a_bundle_is_made_of_a_keeper_that_hangs_and_of_files_that_cannot_be_read(place: Place) -> None:
     place.member()
     (place.slot.logs / "lost.log").symlink_to(place.home / "nowhere")

@@ -43,6 +43,7 @@ def begin(place: Place, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_restart_that_drains_lets_a_stream_come_to_its_end(place: Place) -> None:
     configure(place)
     front = place.member()
@@ -81,6 +82,7 @@ def test_a_stop_that_drains_lets_a_stream_come_to_its_end(place: Place) -> None:
     place.assert_gone()
 
 
+@pytest.mark.long
 def test_a_second_stop_while_it_drains_stops_now_and_one_that_is_called_off_does_not(place: Place) -> None:
     configure(place)
     front = place.member()

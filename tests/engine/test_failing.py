@@ -61,6 +61,7 @@ def test_a_bad_flag_is_named(place: Place) -> None:
     assert f"invalid argument: {flag}" in place.cli("logs", "chat").stdout
 
 
+@pytest.mark.long
 def test_a_load_that_takes_longer_than_the_limit_is_told_by_the_limits_name(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"load": 600}),)}, start_limit_s=1.0)
     with pytest.raises(OrderFailedError) as failed:
@@ -79,6 +80,7 @@ def test_a_server_that_answers_503_for_ever_counts_as_one_that_never_came_up(pla
     assert place.status()[0] == ExitCode.FAILED_FOR_GOOD
 
 
+@pytest.mark.long
 def test_a_request_to_a_group_that_failed_is_answered_with_group_state_and_reason(place: Place) -> None:
     both(place, Launch("chat", knobs={"die_at_request": 1}))
     front = place.member()
@@ -91,6 +93,7 @@ def test_a_request_to_a_group_that_failed_is_answered_with_group_state_and_reaso
     assert front.ask("embed", "hello")
 
 
+@pytest.mark.long
 def test_of_a_group_that_fails_half_way_nothing_is_left_running(place: Place) -> None:
     good = (Launch("first"), Launch("second"))
     place.configure({"chat": (*good, Launch("third", knobs={"exit_early": 1, "bind_delay": 1}))})

@@ -72,6 +72,7 @@ def members_of(place: Place) -> set[str]:
         return set()
 
 
+@pytest.mark.long
 def test_a_python_program_and_a_shell_script_share_one_real_engine(
     real: Place, started: tuple[subprocess.Popen[str], subprocess.Popen[str]]
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_process_that_is_stopped_while_it_loads_is_noticed(place: Place) -> No
     assert "is hung: it is stopped" in causes(place)
 
 
+@pytest.mark.long
 def test_a_server_that_takes_requests_and_never_answers_is_found_and_rebuilt_alone(place: Place) -> None:
     """ggml-org/llama.cpp#27388 (/health well, /slots hangs, TERM ignored), with a stream of another group uncut."""
     configure(place, wedge_limit_s=4, wedge_after=0, slots="hang", term="ignore")
@@ -166,6 +167,7 @@ def stays_busy(place: Place, seconds: float) -> None:
     assert place.group()["restarts"] == 0
 
 
+@pytest.mark.long
 def test_a_server_that_computes_and_answers_nothing_is_busy_and_left_alone(place: Place) -> None:
     """ikawrakow/ik_llama.cpp#1210, for four times the wedge limit."""
     stays_busy(place, 8)
@@ -176,6 +178,7 @@ def test_the_same_for_ninety_seconds(place: Place) -> None:
     stays_busy(place, 90)
 
 
+@pytest.mark.long
 def test_probes_load_nothing_and_reset_no_idle_time(place: Place) -> None:
     """A server with an idle time of two seconds is unloaded under the probes' eyes, and stays so."""
     place.configure({"chat": (Launch("chat", idle_ttl_s=2),)})

@@ -70,6 +70,7 @@ def impostor(port: int) -> Iterator[Impostor]:
         server.server_close()
 
 
+@pytest.mark.long
 def test_vllm_51275_a_port_that_is_taken_between_choice_and_bind_is_changed_and_not_held_against_the_engine(
     place: Place,
 ) -> None:
@@ -88,6 +89,7 @@ def test_vllm_51275_a_port_that_is_taken_between_choice_and_bind_is_changed_and_
     assert len(place.spawns()) == 2
 
 
+@pytest.mark.long
 def test_nix_ai_1182_who_answers_on_the_port_of_a_dead_engine_is_never_asked(place: Place) -> None:
     """Whoever has the ports of the generation before, be it an orphan of it: the next one has others."""
     front = place.member()

@@ -75,6 +75,7 @@ def test_an_engine_of_too_small_a_context_is_given_more(place: Place) -> None:
     assert not place.slot.private(str(place.home)).path.exists()
 
 
+@pytest.mark.long
 def test_an_idle_engine_of_another_kind_is_replaced_in_place(place: Place) -> None:
     """lilbee's poisoned slot: an engine that nobody uses and nobody can."""
     want(place, "chat", "rerank", engine={"keep_warm": True})
@@ -143,6 +144,7 @@ def test_an_engine_in_use_by_others_is_left_alone_and_another_started_beside_it(
     wait_until(lambda: locks.is_held(private.warden_lock) is False, within=20, what="the private engine is gone")
 
 
+@pytest.mark.long
 def test_a_queenright_run_is_its_owners_also_while_nobody_uses_it(place: Place) -> None:
     want(place, "chat")
     run = place.run()
@@ -160,6 +162,7 @@ def test_a_queenright_run_is_its_owners_also_while_nobody_uses_it(place: Place) 
     assert run.process.poll() is None
 
 
+@pytest.mark.long
 def test_a_group_that_failed_is_no_reason_for_a_second_engine(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"exit-early": 1}),)})
     place.front("first").open(wait=False)
@@ -172,6 +175,7 @@ def test_a_group_that_failed_is_no_reason_for_a_second_engine(place: Place) -> N
     assert not place.slot.private(str(place.home)).path.exists()
 
 
+@pytest.mark.long
 def test_what_a_dead_warden_left_is_cleared_at_the_first_try(place: Place) -> None:
     """A grandchild in a session of its own outlives warden, proxy and server."""
     place.configure({"chat": (Launch("chat", knobs={"fork": "sleep"}),)})
@@ -191,6 +195,7 @@ def test_what_a_dead_warden_left_is_cleared_at_the_first_try(place: Place) -> No
     first.kill()
 
 
+@pytest.mark.long
 def test_run_takes_over_what_a_dead_warden_left(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"fork": "sleep"}),)})
     first = place.member("first")

@@ -215,6 +215,7 @@ def test_a_forked_child_rebuilds_nothing(place: Place, engine: Engine) -> None:
     assert ask(engine).status_code == 200
 
 
+@pytest.mark.long
 @pytest.mark.trio
 async def test_the_same_on_trio(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in place.environment.items():

@@ -46,6 +46,7 @@ def damage(path: Path, how: str) -> None:
 DAMAGE = ("garbage", "half", "foreign", "newer", "empty", "other")
 
 
+@pytest.mark.long
 def test_an_engine_starts_whatever_stands_in_its_records(place: Place) -> None:
     place.configure({"chat": (Launch("chat"),)})
     for how in DAMAGE:
@@ -63,6 +64,7 @@ def test_an_engine_starts_whatever_stands_in_its_records(place: Place) -> None:
             assert place.cli("stop").returncode == ExitCode.OK, how
 
 
+@pytest.mark.long
 def test_a_look_without_a_keeper_survives_whatever_stands_in_a_groups_record(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ def test_a_keeper_that_takes_over_needs_no_record(place: Place) -> None:
     assert after.engine == family.engine
 
 
+@pytest.mark.long
 def test_a_start_on_a_full_disk_says_so_starts_nothing_and_works_later(place: Place) -> None:
     """A limit on the size of files stands for the full disk: a write fails in the same place."""
     limited = (

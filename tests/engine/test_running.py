@@ -71,6 +71,7 @@ def test_closing_the_terminal_stops_run(place: Place) -> None:
         deaths.wait(within=3.0)
 
 
+@pytest.mark.long
 def test_a_second_run_names_the_holder_and_members_may_come_and_go(place: Place) -> None:
     run = place.run()
     family = place.family()

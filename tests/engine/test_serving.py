@@ -81,6 +81,7 @@ def servers() -> Iterator[list[Serving]]:
             one.process.wait(PATIENCE)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("programs")
 def test_the_guides_server_serves_and_a_second_one_takes_over(place: Place, servers: list[Serving]) -> None:
     first = Serving(place)

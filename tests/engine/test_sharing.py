@@ -54,6 +54,7 @@ def open_all_at_once(fronts: list[Front]) -> list[str]:
     return sorted(front.result(number)["how"] for front, number in zip(fronts, numbers, strict=True))
 
 
+@pytest.mark.long
 def test_the_first_front_end_builds_and_the_second_binds(place: Place) -> None:
     first = place.front("first", **FOREIGN)
     assert first.open() == "build"
@@ -176,6 +177,7 @@ def test_commands_that_look_start_nothing(place: Place) -> None:
     place.assert_never_started()
 
 
+@pytest.mark.long
 def test_a_newcomer_waits_for_an_engine_that_is_stopping_and_builds_anew(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"term": "ignore"}),)}, grace_s=2.0)
     first = place.member()

@@ -141,6 +141,7 @@ def test_status_and_logs_answer_during_a_slow_load(place: Place) -> None:
     assert time.monotonic() - began < ANSWER_LIMIT
 
 
+@pytest.mark.long
 def test_status_says_that_the_keeper_is_stopped_and_not_how_the_one_before_died(place: Place) -> None:
     place.member()
     kill(place.family().keeper)
@@ -154,6 +155,7 @@ def test_status_says_that_the_keeper_is_stopped_and_not_how_the_one_before_died(
     assert "; before it one died once, the last one: killed by SIGKILL" in found["reason"]
 
 
+@pytest.mark.long
 def test_status_during_a_rebuild_says_what_died(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"bind_delay": 1}),), "embed": (Launch("embed"),)})
     place.member()
@@ -168,6 +170,7 @@ def test_status_during_a_rebuild_says_what_died(place: Place) -> None:
     assert place.group()["restarts"] == 1
 
 
+@pytest.mark.long
 def test_status_of_a_failed_group_gives_exit_5_with_its_last_words(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"exit_early": 1, "exit_code": 9}),), "embed": (Launch("embed"),)})
     place.front().open(wait=False)
@@ -181,6 +184,7 @@ def test_status_of_a_failed_group_gives_exit_5_with_its_last_words(place: Place)
     assert len(place.spawns()) == 3
 
 
+@pytest.mark.long
 def test_status_without_a_keeper_is_answered_from_outside(place: Place) -> None:
     front = place.member("user")
     family = place.family()

@@ -74,6 +74,7 @@ def test_a_stop_in_the_middle_of_a_load_does_not_wait_for_it(place: Place, how: 
     place.assert_gone()
 
 
+@pytest.mark.long
 def test_servers_that_ignore_sigterm_are_killed_when_the_grace_ends(place: Place) -> None:
     place.configure({"chat": tuple(Launch(f"r{number}", knobs={"term": "ignore"}) for number in range(4))}, grace_s=1.0)
     place.member()

@@ -228,6 +228,7 @@ def test_a_killed_keeper_is_not_noticed_by_anybody_who_is_served(place: Place) -
     untouched(before, place.family(), "chat", "proxy chat", "proxy embed")
 
 
+@pytest.mark.long
 def test_a_killed_warden_takes_everything_along_and_its_members_build_anew(place: Place) -> None:
     front, other = place.member("first"), place.member("other")
     for one in (front, other):
@@ -295,6 +296,7 @@ def _asks(place: Place) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_an_engine_is_its_own_again_after_everything_was_killed_in_turn(place: Place) -> None:
     """Server, proxy, keeper, one right after the other: one live set at the end, and it serves."""
     slow(place)
@@ -311,6 +313,7 @@ def test_an_engine_is_its_own_again_after_everything_was_killed_in_turn(place: P
     assert front.ask("chat", PROMPT) == whole(8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keeper_dies", [False, True])
 def test_an_engine_whose_slot_was_deleted_ends(place: Place, keeper_dies: bool) -> None:
     """Whoever deletes the directory takes the off switch away with it."""

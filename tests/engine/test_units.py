@@ -44,6 +44,7 @@ def told(place: Place) -> list[dict[str, Any]]:
 RUNS_IT = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
 
 
+@pytest.mark.long
 def test_a_warden_that_a_service_starts_is_put_into_a_scope_of_its_own(place: Place) -> None:
     front = inside(place, RUNS_IT)
     assert front.open() == "build"

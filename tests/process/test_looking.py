@@ -78,6 +78,7 @@ def test_from_so_many_deaths_in_a_row_on_it_is_failing_and_its_last_words_are_sh
         assert "\n          | last words\n" in render(found)
 
 
+@pytest.mark.long
 def test_an_engine_whose_first_keeper_is_not_there_yet_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     with Rig() as rig:
         hello = rig.keeper().hello

@@ -63,6 +63,7 @@ def test_a_new_keeper_gets_the_table_and_the_children_never_noticed(rig: Rig) ->
     assert {row["pid"]: str(row["ticks"]) for row in keeper.rows.values()} == stats
 
 
+@pytest.mark.long
 def test_what_happened_while_there_was_no_keeper_is_in_the_next_ones_table() -> None:
     with Rig(keeper_delays=[2]) as rig:
         keeper = rig.keeper()

@@ -148,6 +148,7 @@ def last(keeper: Keeper) -> dict[str, Any]:
     return {name: value for name, value in keeper.hello["last_keeper"].items() if name != "lived"}
 
 
+@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_keeper_that_is_stopped_or_says_nothing_is_replaced_and_its_children_never_notice(stopped: bool) -> None:
@@ -168,6 +169,7 @@ def test_a_keeper_that_is_stopped_or_says_nothing_is_replaced_and_its_children_n
         assert alive(pid)
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_a_keeper_that_never_says_its_first_word_is_replaced() -> None:
     with Rig(**QUICK, keeper=["/bin/sleep", "600"], keeper_delays=[0, 0.1]) as rig:
