@@ -213,6 +213,17 @@ class Place:
         assert found is not None
         return found
 
+    def recorded(self) -> Family:
+        """The same, once the groups' records on disk say so as well: they are written a moment after."""
+        found = self.family()
+        paths = [self.slot.group_record(name) for name in found.proxies]
+        self.until(
+            lambda: all(path.exists() and '"running"' in path.read_text() for path in paths),
+            within=PATIENCE,
+            what="the records say running",
+        )
+        return found
+
     def spawns(self, role: str = "chat") -> list[dict[str, Any]]:
         """Every start of a role's server, as the fake itself counted it."""
         path = self.home / f"{role}.spawns"

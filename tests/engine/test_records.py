@@ -70,7 +70,7 @@ def test_a_look_without_a_keeper_survives_whatever_stands_in_a_groups_record(
 ) -> None:
     monkeypatch.setattr(budgets, "LOOK_LIMIT", 0.05)  # the keeper does not answer, however long we wait
     place.member()
-    family = place.family()
+    family = place.recorded()
     kill(family.keeper, signal.SIGSTOP)
     for how in DAMAGE:
         damage(place.slot.group_record("chat"), how)

@@ -187,7 +187,7 @@ def test_status_of_a_failed_group_gives_exit_5_with_its_last_words(place: Place)
 @pytest.mark.long
 def test_status_without_a_keeper_is_answered_from_outside(place: Place) -> None:
     front = place.member("user")
-    family = place.family()
+    family = place.recorded()
     kill(family.keeper, signal.SIGSTOP)
     code, found = asked(place)
     assert code == ExitCode.OK

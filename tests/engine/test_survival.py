@@ -318,10 +318,8 @@ def test_an_engine_is_its_own_again_after_everything_was_killed_in_turn(place: P
 def test_an_engine_whose_slot_was_deleted_ends(place: Place, keeper_dies: bool) -> None:
     """Whoever deletes the directory takes the off switch away with it."""
     front = place.member()
-    family = place.family()
-    records_of = [place.slot.group_record(name) for name in ("chat", "embed")]
     # What is being written while the directory is emptied would keep it from being removed.
-    wait_until(lambda: all(path.exists() and '"running"' in path.read_text() for path in records_of))
+    family = place.recorded()
     with Deaths(family.everybody) as deaths:
         shutil.rmtree(place.slot.path)
         if keeper_dies:
