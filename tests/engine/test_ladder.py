@@ -62,6 +62,7 @@ def test_an_engine_that_lacks_something_is_extended_and_what_it_serves_is_not_to
     assert rungs(place) == ["build", "extend", "bind"]
 
 
+@pytest.mark.long
 def test_an_engine_of_too_small_a_context_is_given_more(place: Place) -> None:
     place.configure({"chat": (Launch("chat", context=512),)})
     place.member("first")
@@ -96,6 +97,7 @@ def test_an_idle_engine_of_another_kind_is_replaced_in_place(place: Place) -> No
     # The wish of the other configuration went with its engine: the last one out stops this one.
 
 
+@pytest.mark.long
 def test_an_engine_in_use_by_others_is_left_alone_and_another_started_beside_it(place: Place) -> None:
     want(place, "chat")
     first = place.member("first")

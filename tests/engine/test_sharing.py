@@ -145,6 +145,7 @@ def test_of_many_that_come_at_once_one_builds_and_the_others_bind(place: Place, 
     assert len(place.spawns("chat")) == 2
 
 
+@pytest.mark.long
 def test_eight_threads_of_one_process_get_one_engine_and_are_one_member(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"load": 1}),)})
     front = place.front()

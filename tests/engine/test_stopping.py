@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.long
 def test_stop_ends_an_engine_in_use_and_says_who_used_it(place: Place) -> None:
     front = place.member("user")
     with Deaths(place.family().everybody) as deaths:
@@ -56,6 +57,7 @@ def test_stop_on_an_empty_slot_says_that_there_is_nothing(place: Place) -> None:
     assert (facts["error"], facts["exit_code"]) == ("NoEngineError", ExitCode.NO_ENGINE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["stop", "last one out"])
 def test_a_stop_in_the_middle_of_a_load_does_not_wait_for_it(place: Place, how: str) -> None:
     place.configure({"chat": (Launch("chat", knobs={"load": 600}),)})
@@ -318,6 +320,7 @@ def test_stop_works_with_a_warden_that_hangs(place: Place) -> None:
     assert front.open() == "build"
 
 
+@pytest.mark.long
 def test_stop_never_signals_a_process_that_only_a_record_names(place: Place) -> None:
     place.slot.prepare()
     received = place.home / "received"

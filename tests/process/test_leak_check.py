@@ -86,6 +86,7 @@ def test_the_marker_is_put_back() -> None:
     assert os.environ[MARKER] == outer
 
 
+@pytest.mark.long
 def test_a_test_that_leaves_a_process_fails_and_one_that_is_not_marked_too() -> None:
     """With pytest itself, on tests that misbehave."""
     done = subprocess.run(
