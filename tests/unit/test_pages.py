@@ -73,3 +73,11 @@ def test_the_figures_are_those_of_the_budgets() -> None:
     named += [(name, said) for said, name in re.findall(r"([\d.]+) s \(`([A-Z_]+)`\)", text)]
     assert len(named) > 8
     assert {(name, float(said)) for name, said in named} == {(name, getattr(budgets, name)) for name, _ in named}
+
+
+def test_each_module_of_the_core_has_one_room() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    rooms = page.partition("Rooms of the core")[2].partition("\n\n`supervisor.warden`")[0]
+    named = [name for row in rooms.splitlines()[4:] for name in re.findall(r"`(\w+)`", row.split("|")[2])]
+    there = {path.stem for path in (ROOT / "supervisor").glob("*.py")} - {"__init__"}
+    assert sorted(named) == sorted(there)
