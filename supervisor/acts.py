@@ -48,8 +48,8 @@ def _who(question: dict[str, Any]) -> str:
 
 
 def configure(keeper: Keeper, question: dict[str, Any]) -> None:
-    """`contract`: be that engine from now on. Noted with the warden first, so that the next keeper would go on with it.
-    What keeps the engine up stays as it is. `drain_s`: how long groups that are stopped for it wait for requests."""
+    """`contract`: be that engine from now on. The warden has it before any group acts on it, so that the next keeper would
+    go on with it. What keeps the engine up stays as it is. `drain_s`: how long groups that are stopped for it wait for requests."""
     tree = _tree(keeper)
     drain_s = draining.seconds_of(question)
     wanted = records.structure(question.get("contract"), EngineSpec)
@@ -78,15 +78,17 @@ def _keep_warm(keeper: Keeper, root: str, keep: bool) -> None:
 
 def hold(keeper: Keeper, question: dict[str, Any]) -> None:
     """Stop the groups, and start none until `release`. The file that says so is the caller's to write first."""
+    tree = _tree(keeper)
     keeper.held = str(question.get("why") or f"held by {_who(question)}")[:500]
-    _tree(keeper).hold(keeper.held)
+    tree.hold(keeper.held)
     journal.note(keeper.slot, "held", why=keeper.held)
 
 
 def release(keeper: Keeper, question: dict[str, Any]) -> None:
     """The hold is over."""
+    tree = _tree(keeper)
     keeper.held = ""
-    _tree(keeper).release()
+    tree.release()
     journal.note(keeper.slot, "released", who=_who(question))
 
 
