@@ -265,7 +265,7 @@ def wait_for_keeper(slot: Slot, deadline: float, log_start: int) -> None:
     byte `log_start`. `deadline` is on `time.monotonic()`."""
     while (left := deadline - time.monotonic()) > 0:
         try:
-            if control.ask(slot, "status", limit=left)["contract"] is not None:
+            if control.ask(slot, "status", limit=left, brief=True)["contract"] is not None:
                 return
         except ControlError as error:
             if not error.listening and locks.is_held(slot.warden_lock) is False:

@@ -113,12 +113,15 @@ class Keeper:
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
-    def tell(self) -> None:
-        """Something changed: wake those who follow. What an operator would want to hear of it is said a little later."""
+    def tell(self, name: str | None = None) -> None:
+        """Something changed, of that group alone or of any: wake those who follow. What an operator would want to hear of
+        it is said a little later."""
         self.change.set()
         self.change = trio.Event()
         if self.tree is not None:
-            self._narrator.see((name, group.state, group.reason) for name, group in self.tree.groups.items())
+            groups = self.tree.groups
+            names = groups if name is None else groups.keys() & {name}  # to look at all of them costs their square
+            self._narrator.see((each, groups[each].state, groups[each].reason) for each in names)
 
     def begin_stop(self, why: str, *, now: bool = False) -> None:
         """The step into `stopping`. A second signal to the warden, or to the keeper (`now`), ends it without grace;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class Tree:
-    """Owner of the groups. `run` it once. `tell` is called after each change of a group, `tell_end` with each death in one,
-    `changed` waits for the next change."""
+    """Owner of the groups. `run` it once. `tell` is called after each change, with the group's name where it is one's
+    alone; `tell_end` with each death in one; `changed` waits for the next change."""
 
     def __init__(
         self,
@@ -31,7 +32,7 @@ class Tree:
         find_kind: Callable[[str], Kind],
         procs: Procs,
         *,
-        tell: Callable[[], None],
+        tell: Callable[..., None],
         tell_end: Callable[[dict[str, Any]], None],
         changed: Callable[[], Awaitable[None]],
     ) -> None:
@@ -44,7 +45,9 @@ class Tree:
         self.groups = {group.name: self._make(group) for group in spec.groups}
 
     def _make(self, spec: GroupSpec) -> Group:
-        return Group(spec, self.slot, self._find_kind(spec.kind), self.procs, self._tell, self._tell_end)
+        return Group(
+            spec, self.slot, self._find_kind(spec.kind), self.procs, partial(self._tell, spec.name), self._tell_end
+        )
 
     @property
     def state(self) -> State:
