@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
-from attrs import evolve
 
 from supervisor import environment, evidence, logfiles, notes, ports, records
 from supervisor.errors import QueenrightError, RecordError
@@ -149,8 +148,7 @@ def known_birth(spec: GroupSpec, slot: Slot, generation: str, chosen: Mapping[st
 
 def mark_of(spec: GroupSpec) -> str:
     """Short, and the same for two specs exactly where one generation could be of both (`GroupSpec.runs_as`)."""
-    bounds = evolve(spec, grace_s=0.0, start_limit_s=0.0)
-    return hashlib.sha256(json.dumps(records.unstructure(bounds), sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(records.unstructure(spec.essence), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def generation_key(client_key: str, generation: str) -> str:

@@ -77,9 +77,14 @@ class GroupSpec:
     start_limit_s: float = budgets.START_LIMIT
     wedge_limit_s: float = budgets.WEDGE_LIMIT
 
+    @property
+    def essence(self) -> GroupSpec:
+        """What a generation is started as: without what only bounds waiting."""
+        return evolve(self, grace_s=0.0, start_limit_s=0.0)
+
     def runs_as(self, other: GroupSpec) -> bool:
-        """Whether a generation of the one could as well be one of the other: what only bounds waiting is no difference."""
-        return evolve(self, grace_s=other.grace_s, start_limit_s=other.start_limit_s) == other
+        """Whether a generation of the one could as well be one of the other."""
+        return self.essence == other.essence
 
 
 @frozen

@@ -20,7 +20,7 @@ def wait_settled(slot: Slot, limit_s: float = budgets.SERVER_CLEANUP) -> None:
 
     Raises LockTimeoutError after `limit_s` seconds, SlotError when the members cannot be counted.
     """
-    if not is_empty(slot, limit_s) and membership.count(slot) == 0 and not _stays(slot):
+    if not _settles(slot, limit_s):
         raise LockTimeoutError(
             f"the engine in {slot.path} was not gone within {limit_s:g} s after we left it",
             "`queenright status` shows what it is doing; `queenright stop` ends it",
@@ -29,12 +29,18 @@ def wait_settled(slot: Slot, limit_s: float = budgets.SERVER_CLEANUP) -> None:
 
 def is_empty(slot: Slot, limit_s: float) -> bool:
     """Wait as `wait_settled` does; whether the engine is gone. Raises SlotError when the members cannot be counted."""
-    deadline = time.monotonic() + limit_s
-    while locks.is_held(slot.warden_lock) is not False and membership.count(slot) == 0 and not _stays(slot):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(budgets.BUILD_LOCK_TRY)  # noqa: TID251 - polls a lock, which has no event to wait for
+    _settles(slot, limit_s)
     return locks.is_held(slot.warden_lock) is False
+
+
+def _settles(slot: Slot, limit_s: float) -> bool:
+    """Whether it is plain in time what becomes of the engine."""
+    deadline = time.monotonic() + limit_s
+    while locks.is_held(slot.warden_lock) is not False and not membership.is_used(slot) and not _stays(slot):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(budgets.BUILD_LOCK_TRY)  # noqa: TID251 - polls a lock, which has no event to wait for
+    return True
 
 
 def _stays(slot: Slot) -> bool:

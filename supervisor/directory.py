@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import evolve
 
-from supervisor import budgets, control, locks
+from supervisor import budgets, control, holding, locks
 from supervisor.contract import Endpoint, EngineSpec, LaunchSpec, State
 from supervisor.control import ControlError
 from supervisor.errors import EngineStartError, FailedForGoodError, UsageError
 from supervisor.stepping import step
-from supervisor.tenure import Tenure, is_held_down
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervisor.slot import Slot
+    from supervisor.tenure import Tenure
 
 
 class _World(Protocol):
@@ -140,7 +140,7 @@ class Directory:
             if facts["state"] == State.FAILED:
                 raise FailedForGoodError(
                     f"group {group} failed: {facts['reason']}",
-                    f"`queenright logs {group}` has more; once it is mended, `queenright stop` and start again",
+                    f"`queenright logs {group}` has more; once it is mended, `queenright retry {group}` starts it again",
                 )
             if facts["state"] in (State.RUNNING, State.DEGRADED) and facts["generation"] != unlike:
                 self._known[group], self._seen[group] = self._endpoint(facts), stamp
@@ -158,7 +158,7 @@ class Directory:
 
     def _late(self, what: str, group: str | None = None) -> EngineStartError:
         slot = self._tenure.slot
-        if not is_held_down(slot):
+        if not holding.is_held(slot):
             return EngineStartError(what, "`queenright status` says why")
         if group is not None:
             self._states[group] = State.HELD
@@ -210,5 +210,5 @@ class _Asking:
                 return await self._world.ask(slot, "wait", limit=min(left, budgets.WAIT_ROUND), groups=groups)
             except ControlError as error:
                 is_gone = not error.listening and locks.is_held(slot.warden_lock) is False
-                if is_gone and not is_held_down(slot):
+                if is_gone and not holding.is_held(slot):
                     self._tenure.need(self._since)

@@ -74,12 +74,9 @@ def read(sidecar: Path) -> Holder | None:
         found = records.read_fields(sidecar, version=SIDECAR_VERSION)
         if found is None:
             return None
-        who = found["identity"]
-        if [type(value) for value in who.values()] != [str, int, int, int]:
-            return None
         url = found["url"]
         return Holder(
-            Identity(**who),
+            identity.parse(found["identity"]),
             str(found["program"]),
             float(found["since"]),
             str(found["data_dir"]),

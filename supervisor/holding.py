@@ -5,6 +5,7 @@ The file in the slot is the truth, so that a hold outlives keeper, warden and ma
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +28,11 @@ class SlotHold(NamedTuple):
     def describe(self) -> str:
         """In plain words: `held by …: …`."""
         return f"held by {self.who}" + (f": {self.reason}" if self.reason else "")
+
+
+def is_held(slot: Slot) -> bool:
+    """Whether somebody wants no engine in this slot for now."""
+    return os.path.lexists(slot.hold_record)
 
 
 def find(slot: Slot) -> SlotHold | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PROC = "/proc"
 """Where procfs is. Tests point it at a directory of their own."""
@@ -104,6 +104,13 @@ def state_of(pid: int) -> str | None:
         return stat_of(pid).state
     except (OSError, ValueError):
         return None
+
+
+def parse(data: Any) -> Identity:
+    """An identity that was written down (`_asdict`). Raises ValueError or TypeError for what is none."""
+    if not isinstance(data, dict) or [type(value) for value in data.values()] != [str, int, int, int]:
+        raise ValueError("not an identity")
+    return Identity(**data)
 
 
 class Usage(NamedTuple):

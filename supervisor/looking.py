@@ -74,7 +74,7 @@ def nothing(slot: Slot) -> dict[str, Any]:
 
 def _hold(slot: Slot) -> str | None:
     """Who holds the slot and why: the file is the truth, also where no keeper could be told of it."""
-    if not os.path.lexists(slot.hold_record):
+    if not os.path.lexists(slot.hold_record):  # as `holding.is_held`, which a quick look does not import
         return None
     from supervisor import holding
 

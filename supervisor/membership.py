@@ -25,12 +25,12 @@ from weakref import finalize
 
 from supervisor import budgets, identity
 from supervisor.errors import SlotError
-from supervisor.identity import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from supervisor.identity import Identity
     from supervisor.slot import Slot
 
 MEMBER_LIMIT = 64 * 1024
@@ -376,11 +376,12 @@ def _bury(descriptor: int, path: str) -> None:
 def _parse(name: str, content: bytes) -> Member:
     try:
         data = json.loads(content)
-        who: dict[str, object] = data["identity"]
-        if [type(value) for value in who.values()] != [str, int, int, int]:
-            raise ValueError("not an identity")
         return Member(
-            name, Identity(**data["identity"]), str(data["program"]), float(data["since"]), float(data["since_boot"])
+            name,
+            identity.parse(data["identity"]),
+            str(data["program"]),
+            float(data["since"]),
+            float(data["since_boot"]),
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return Member(name, None, "", 0.0, 0.0)

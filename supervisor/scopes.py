@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from supervisor.errors import SlotError, UsageError
-from supervisor.slot import SHARED_FILESYSTEMS, filesystem_of
+from supervisor.slot import filesystem_of, is_shared
 
 SCOPE_VARIABLES: Final = ("QUEENRIGHT_EXCLUSIVE_SCOPE", "LILBEE_EXCLUSIVE_SCOPE")
 """The first that is set and not empty counts."""
@@ -67,7 +67,7 @@ def prepare(folder: Path) -> None:
     finally:
         if descriptor >= 0:
             os.close(descriptor)
-    if kind is not None and kind.partition(".")[0] in SHARED_FILESYSTEMS:
+    if is_shared(kind):
         raise SlotError(
             f"{folder} is on a {kind} filesystem, where nobody can tell whether another server uses it",
             "put it on a local disk",

@@ -257,8 +257,7 @@ def _check_filesystem(folder: Path) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         kind = filesystem_of(descriptor)
-        # fuse.sshfs and the like: the part before the dot is the filesystem, the rest is who serves it.
-        if kind is not None and kind.partition(".")[0] in SHARED_FILESYSTEMS:
+        if is_shared(kind):
             raise SlotError(f"{folder} is on a {kind} filesystem, where file locks cannot be relied on", LOCAL_STEP)
         # On the directory itself: so nobody's lock is disturbed, and a look needs no file.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -270,6 +269,12 @@ def _check_filesystem(folder: Path) -> None:
     finally:
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def is_shared(kind: str | None) -> bool:
+    """Whether that type of filesystem is of SHARED_FILESYSTEMS; one that could not be told is not known to be."""
+    # fuse.sshfs and the like: the part before the dot is the filesystem, the rest is who serves it.
+    return kind is not None and kind.partition(".")[0] in SHARED_FILESYSTEMS
 
 
 def filesystem_of(descriptor: int) -> str | None:

@@ -18,7 +18,7 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from supervisor import budgets, departing, identity, locks, records
+from supervisor import budgets, departing, holding, identity, locks, records
 from supervisor.contract import Lifetime
 from supervisor.errors import NoEngineError, QueenrightError, RecordError
 
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from supervisor.identity import Identity
     from supervisor.membership import Membership
     from supervisor.slot import Slot
-
-
-def is_held_down(slot: Slot) -> bool:
-    """Whether somebody wants no engine in this slot for now (`queenright hold`)."""
-    return os.path.lexists(slot.hold_record)
 
 
 class Tenure:
@@ -124,7 +119,7 @@ class Tenure:
             wanted, self._wanted = self._wanted, False
             if self._left:
                 return
-        if locks.is_held(self.slot.warden_lock) is not False or is_held_down(self.slot):
+        if locks.is_held(self.slot.warden_lock) is not False or holding.is_held(self.slot):
             return
         if not wanted and (self._failure is not None or not _died(self.slot)):
             return  # what failed once is tried again for who needs it, not for its own sake

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection, Iterator
 
+    from supervisor.config_shape import Config
     from supervisor.slot import Slot
 
 
@@ -62,6 +63,23 @@ def slot_of(args: argparse.Namespace) -> Slot:
     from supervisor.config_find import locate_slot
 
     return Slot(Path(os.path.abspath(locate_slot(explicit=args.config))))
+
+
+def need_engine(slot: Slot, next_step: str) -> None:
+    """Raises NoEngineError where none runs in the slot, for commands that never start one."""
+    from supervisor.errors import NoEngineError
+    from supervisor.looking import look
+
+    if look(slot)["state"] == "down":
+        raise NoEngineError(f"no engine runs in {slot.path}", next_step)
+
+
+def slot_for(args: argparse.Namespace, config: Config) -> Slot:
+    """The slot that is meant, where the configuration is at hand."""
+    from supervisor import resolving
+    from supervisor.slot import Slot
+
+    return Slot(Path(os.path.abspath(args.slot))) if args.slot else resolving.slot_of(config)
 
 
 def watch(slot: Slot, names: Collection[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from supervisor.commands._common import add_drain, add_place, watch
+from supervisor.commands._common import add_drain, add_place, need_engine, slot_for, watch
 
 if TYPE_CHECKING:
     import argparse
@@ -32,21 +32,15 @@ class Apply:
 
     def run(self, args: argparse.Namespace) -> int:
         """Compare, tell the keeper, and wait. Raises whatever a configuration can have, NoEngineError or ControlError."""
-        from pathlib import Path
-
         from supervisor import budgets, control, locks, records, resolving
         from supervisor.contract import EngineSpec
-        from supervisor.errors import NoEngineError
-        from supervisor.looking import look
-        from supervisor.slot import Slot
 
         config = resolving.load(args.config)
         wanted = resolving.resolve(config)
-        slot = Slot(Path(os.path.abspath(args.slot))) if args.slot else resolving.slot_of(config)
-        if look(slot)["state"] == "down":
-            raise NoEngineError(f"no engine runs in {slot.path}", "`queenright run`, or any front end, starts one")
+        slot = slot_for(args, config)
+        need_engine(slot, "`queenright run`, or any front end, starts one")
         with locks.acquire(slot.build_lock, timeout=budgets.BUILD_LOCK_WAIT):  # the ladder decides under it, too
-            serving = records.structure(control.ask(slot, "status")["contract"], EngineSpec)
+            serving = records.structure(control.ask(slot, "status", brief=True)["contract"], EngineSpec)
             differences = changes(serving, wanted)
             if differences and not args.dry_run:
                 who = f"queenright apply (pid {os.getpid()})"

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from supervisor.commands._common import add_place, slot_of
+from supervisor.commands._common import add_place, need_engine, slot_of
 
 if TYPE_CHECKING:
     import argparse
@@ -28,12 +28,10 @@ class RestartKeeper:
         """Ask for it, and wait for the next one. Raises NoEngineError, ControlError or EngineStartError."""
         from supervisor import budgets, control
         from supervisor.control import ControlError
-        from supervisor.errors import EngineStartError, NoEngineError
-        from supervisor.looking import look
+        from supervisor.errors import EngineStartError
 
         slot = slot_of(args)
-        if look(slot)["state"] == "down":
-            raise NoEngineError(f"no engine runs in {slot.path}", "there is no keeper to replace")
+        need_engine(slot, "there is no keeper to replace")
         began = time.monotonic()
         old = control.ask(slot, "status", limit=budgets.STOP_ANSWER)["keeper"]
         with suppress(ControlError):  # it may be gone before its answer is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from supervisor.commands._common import add_place, slot_of, watch
+from supervisor.commands._common import add_place, need_engine, slot_of, watch
 
 if TYPE_CHECKING:
     import argparse
@@ -29,12 +29,9 @@ class Retry:
         """Ask for it, and wait. Raises ControlError (a usage error where no such group was given up), or
         NoEngineError."""
         from supervisor import budgets, control
-        from supervisor.errors import NoEngineError
-        from supervisor.looking import look
 
         slot = slot_of(args)
-        if look(slot)["state"] == "down":
-            raise NoEngineError(f"no engine runs in {slot.path}", "there is nothing to try again")
+        need_engine(slot, "there is nothing to try again")
         who = f"queenright retry (pid {os.getpid()})"
         snapshot = control.ask(slot, "retry", limit=budgets.STOP_ANSWER, who=who, groups=args.group)
         names = args.group or [group["name"] for group in snapshot["groups"] if not group["settled"]]

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from supervisor.commands._common import add_place
+from supervisor.commands._common import add_place, slot_for
 
 if TYPE_CHECKING:
     import argparse
@@ -31,15 +31,12 @@ class Run:
 
     def run(self, args: argparse.Namespace) -> int:
         """Check everything, then become the warden."""
-        from pathlib import Path
-
         from supervisor import resolving
         from supervisor.contract import Lifetime
-        from supervisor.slot import Slot
 
         config = resolving.load(args.config)
         spec = resolving.resolve(config, Lifetime.RUN)
-        slot = Slot(Path(os.path.abspath(args.slot))) if args.slot else resolving.slot_of(config)
+        slot = slot_for(args, config)
         slot.prepare()
         become_warden(slot, spec)
 
