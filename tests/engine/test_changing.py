@@ -110,6 +110,7 @@ def test_the_next_keeper_goes_on_with_a_change(place: Place) -> None:
     assert after.servers["embed"] != before.servers["embed"]
 
 
+@pytest.mark.long
 def test_a_hold_keeps_the_engine_down_until_it_is_released(place: Place) -> None:
     front = place.member()
     before = place.family()
@@ -158,6 +159,7 @@ def test_a_hold_that_meets_a_silent_keeper_says_what_is_so_and_a_release_is_told
     place.wait_state("running")
 
 
+@pytest.mark.long
 def test_a_hold_stays_with_the_slot_when_no_engine_runs(place: Place) -> None:
     assert place.cli("hold").returncode == 0
     code, status = place.status()

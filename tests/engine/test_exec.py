@@ -128,6 +128,7 @@ def test_the_exit_status_is_the_programs(one_group: Place) -> None:
     keeper.end()
 
 
+@pytest.mark.long
 def test_signals_reach_the_program_and_its_end_is_ours(one_group: Place) -> None:
     place = one_group
     keeper = place.member("keeps-it-up")

@@ -23,6 +23,7 @@ def both(place: Place, chat: Launch) -> None:
     place.configure({"chat": (chat,), "embed": (Launch("embed", place.kit.embed),)})
 
 
+@pytest.mark.long
 def test_a_server_that_never_becomes_healthy_is_given_up_after_three_starts(place: Place) -> None:
     both(place, Launch("chat", knobs={"exit_early": 1}))
     front = place.front()

@@ -135,6 +135,7 @@ def test_an_engine_that_was_stopped_stays_down_until_it_is_needed(place: Place, 
     assert engine.tenure.attempts == 1
 
 
+@pytest.mark.long
 def test_an_engine_that_is_held_is_waited_for_and_the_503_says_held(place: Place, engine: Engine) -> None:
     ask(engine)
     place.slot.hold_record.write_text("{}")

@@ -54,6 +54,7 @@ def test_a_second_ctrl_c_stops_it_at_once(place: Place) -> None:
         deaths.wait(within=3.0)
 
 
+@pytest.mark.long
 def test_sigterm_stops_run(place: Place) -> None:
     run = place.run()
     with Deaths(place.family().everybody) as deaths:

@@ -124,6 +124,7 @@ def test_status_of_an_empty_slot_is_down(place: Place) -> None:
     assert found.keys() >= RUNNING.keys()
 
 
+@pytest.mark.long
 def test_status_and_logs_answer_during_a_slow_load(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"load": 600}),), "embed": (Launch("embed"),)})
     place.front().open(wait=False)

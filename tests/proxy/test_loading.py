@@ -46,6 +46,7 @@ def test_a_late_binder_is_waited_for(rig: Rig) -> None:
     assert len(a.spawns) == 1
 
 
+@pytest.mark.long
 def test_the_idle_time_counts_from_the_last_byte(rig: Rig) -> None:
     a = rig.model("a", {"ttl": 1}, rate=5)
     proxy = rig.start(a)
@@ -57,6 +58,7 @@ def test_the_idle_time_counts_from_the_last_byte(rig: Rig) -> None:
     assert len(a.spawns) == 1
 
 
+@pytest.mark.long
 def test_looking_is_not_use(rig: Rig) -> None:
     a = rig.model("a", {"ttl": 1})
     proxy = rig.start(a)
@@ -174,6 +176,7 @@ def test_a_server_leads_its_own_process_group_in_our_session(rig: Rig) -> None:
     assert os.getsid(pid) == os.getsid(proxy.process.pid)
 
 
+@pytest.mark.long
 def test_a_client_that_leaves_during_the_load_does_not_end_it(rig: Rig) -> None:
     a = rig.model("a", {"ttl": 60}, load=1)
     proxy = rig.start(a)

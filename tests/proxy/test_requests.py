@@ -311,6 +311,7 @@ def test_response_header_timeout_is_an_empty_502(rig: Rig) -> None:
     wait_until(lambda: a.props()["active"] == 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["/v1/completions", "/upstream/a/v1/completions"])
 def test_the_limit_counts_waiting_and_running_requests(rig: Rig, path: str) -> None:
     a = rig.model("a", {"concurrencyLimit": 3}, load=2)
@@ -324,6 +325,7 @@ def test_the_limit_counts_waiting_and_running_requests(rig: Rig, path: str) -> N
     assert len(a.receipts) == 3
 
 
+@pytest.mark.long
 def test_the_default_limit_is_ten(rig: Rig) -> None:
     a = rig.model("a", load=2)  # long enough for all of them to have come, on a busy machine too
     proxy = rig.start(a)
@@ -331,6 +333,7 @@ def test_the_default_limit_is_ten(rig: Rig) -> None:
     assert sorted(answer.status for answer in answers) == [200] * 10 + [429] * 2
 
 
+@pytest.mark.long
 def test_a_client_that_stops_waiting_gives_its_place_back(rig: Rig) -> None:
     a = rig.model("a", {"concurrencyLimit": 1}, load=1.5)
     proxy = rig.start(a)

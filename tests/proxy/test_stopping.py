@@ -115,6 +115,7 @@ def test_an_unload_also_calls_off_a_load_that_waits_for_the_last_server(rig: Rig
     assert len(a.spawns) == 1
 
 
+@pytest.mark.long
 def test_a_slow_stop_does_not_hold_up_other_models(rig: Rig) -> None:
     if rig.kind.traits.unload_blocks_other_models:
         pytest.skip("documented difference: unload_blocks_other_models")
@@ -152,6 +153,7 @@ def test_sigterm_before_anything_was_asked_ends_cleanly(rig: Rig) -> None:
     assert proxy.process.returncode == 0
 
 
+@pytest.mark.long
 def test_sigterm_lets_a_short_stream_finish(rig: Rig) -> None:
     a = rig.model("a", rate=10)
     proxy = rig.start(a)

