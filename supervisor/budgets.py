@@ -257,8 +257,28 @@ WAIT_ROUND: Final = 5.0
 WATCH_END: Final = 1.0
 """For the thread that watches over the engine to end with it: it is woken. Only one that is building takes longer."""
 
+COMMENT_AFTER: Final = 5.0
+"""From a streaming request's arrival at the gateway to its first comment, and from one comment to the next. Clients and
+the proxies before them give a silent stream 10 s at the least (unslothai/unsloth#10911 tells of one); before this a load
+of a small model is over, and its errors still have their own status."""
+
 CONNECT_LIMIT: Final = 5.0
 """TCP connect on loopback: immediate, or the backlog is full because the process is stopped."""
+
+GATEWAY_PATIENCE: Final = 2.0
+"""The gateway waits so long for the engine's own processes to be started before it takes the keeper's time for itself."""
+
+GATEWAY_KEEP_ALIVE: Final = 75.0
+"""For an idle connection of a client. Longer than the pools of its library keep one (httpx 5 s, undici 4 s, Go 90 s with a
+retry), since a request that meets a connection being closed fails."""
+
+GATEWAY_DRAIN: Final = 5.0
+"""For the answers under way when a keeper makes room for the next. Meanwhile new connections wait with the warden, and so
+must not for long; a stream that takes longer is broken off and says so."""
+
+GATEWAY_MOVE: Final = 0.2
+"""For the last words to connections whose engine is gone or that belong to an address given up: TEARDOWN has that much
+to spare before WARDEN_STOP."""
 
 # --- serving --------------------------------------------------------------------------------------------------------
 
@@ -292,6 +312,9 @@ def check() -> None:
         "UNIT_WAIT < CONTROL_WAIT / 2": UNIT_WAIT < CONTROL_WAIT / 2,  # a warden must still have the time to start
         "WARDEN_STOP < SERVER_CLEANUP": WARDEN_STOP < SERVER_CLEANUP,
         "SERVER_CLEANUP < HANDOFF_WAIT": SERVER_CLEANUP < HANDOFF_WAIT,
+        "TEARDOWN + GATEWAY_MOVE < WARDEN_STOP": TEARDOWN + GATEWAY_MOVE < WARDEN_STOP,
+        # `restart-keeper` waits for the next keeper as long as that.
+        "GATEWAY_DRAIN < CONTROL_WAIT": GATEWAY_DRAIN < CONTROL_WAIT,
         "SHUTDOWN_ANSWER < HANDOFF_WAIT": SHUTDOWN_ANSWER < HANDOFF_WAIT,
         "PARENT_GRACE < 5": PARENT_GRACE < 5,
         # Seen to be hung, and looked at once more, before a newcomer gives up.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervisor.config_find import FILE_NAME, find, locate_slot, read, slot_of_environment, slot_of_user, toml_tree
-from supervisor.config_shape import BUILT_IN, Config, EngineConfig, GroupConfig, LaunchConfig
+from supervisor.config_shape import BUILT_IN, Config, EngineConfig, GatewayConfig, GroupConfig, LaunchConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +20,7 @@ __all__ = [
     "FILE_NAME",
     "Config",
     "EngineConfig",
+    "GatewayConfig",
     "GroupConfig",
     "LaunchConfig",
     "default_slot",

@@ -20,7 +20,7 @@ from cattrs.errors import (
 from cattrs.gen import make_dict_structure_fn, override
 
 from supervisor.config_rules import NAME, OWNED, Rule, Unfit, rules_of, show, written
-from supervisor.config_shape import DEFAULT_KIND, Config, EngineConfig, GroupConfig, LaunchConfig
+from supervisor.config_shape import DEFAULT_KIND, Config, EngineConfig, GatewayConfig, GroupConfig, LaunchConfig
 from supervisor.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 Key = tuple[str | int, ...]
 T = TypeVar("T")
 
-_GIVEN: Final[Mapping[type, tuple[str, ...]]] = {Config: ("path",), GroupConfig: ("name", "folder")}
+_GIVEN: Final[Mapping[type, tuple[str, ...]]] = {
+    Config: ("path",),
+    GroupConfig: ("name", "folder"),
+    GatewayConfig: ("is_named",),
+}
 """Fields that we fill in: no keys of the file."""
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -47,6 +51,10 @@ def structure(tree: Mapping[str, Any], path: Path) -> Config:
 
     def engine(value: Any) -> EngineConfig:
         return converter.structure(_table(value, "[engine]"), EngineConfig)
+
+    def gateway(value: Any) -> GatewayConfig:
+        table = _table(value, "[gateway]")
+        return converter.structure({**table, "is_named": "listen" in table}, GatewayConfig)
 
     def groups(value: Any) -> Mapping[str, GroupConfig]:
         if not _table(value, "[groups.NAME]"):
@@ -68,6 +76,7 @@ def structure(tree: Mapping[str, Any], path: Path) -> Config:
     rules = rules_of(path.parent, _each)
     rules[Config] |= {
         "engine": Rule("an [engine] table", engine),
+        "gateway": Rule("a [gateway] table", gateway),
         "groups": Rule("at least one [groups.NAME] table", groups),
     }
     rules[GroupConfig]["launches"] = Rule("at least one [[groups.NAME.launches]] table", launches)
@@ -162,8 +171,11 @@ def _across(tree: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
     beside the others and not after them."""
     if "path" in tree:
         yield ("path",), _unknown("path", Config)
+    if isinstance(gateway := tree.get("gateway"), dict) and "is_named" in gateway:
+        yield ("gateway", "is_named"), _unknown("is_named", GatewayConfig)
     owners: dict[str, Key] = {}
     groups = tree.get("groups")
+    yield from _aliases(groups)
     for name, group in groups.items() if isinstance(groups, dict) else ():
         if not NAME.matches(name):
             yield ("groups", name), f"expected {NAME.expected}, found {show(name)}"
@@ -186,6 +198,29 @@ def _across(tree: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
                 yield (*key, "least_context"), f"expected at most `context`, which is {context}, found {show(least)}"
             if group.get("kind", DEFAULT_KIND) == DEFAULT_KIND:
                 yield from _owned(launch.get("arguments"), (*key, "arguments"))
+
+
+def _launches(groups: object) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Every launch that is a table, wherever it stands."""
+    for name, group in groups.items() if isinstance(groups, dict) else ():
+        launches = group.get("launches") if isinstance(group, dict) else None
+        for index, launch in enumerate(launches if isinstance(launches, list) else ()):
+            if isinstance(launch, dict):
+                yield ("groups", name, "launches", index), launch
+
+
+def _aliases(groups: object) -> Iterator[tuple[Key, str]]:
+    """A name means one model: an alias is no role, and no other model's alias."""
+    owners = {launch["role"]: key for key, launch in _launches(groups) if isinstance(launch.get("role"), str)}
+    for key, launch in _launches(groups):
+        aliases = launch.get("aliases")
+        for index, alias in enumerate(aliases if isinstance(aliases, list) else ()):
+            if isinstance(alias, str) and owners.setdefault(alias, key) != key:
+                where = written_key(owners[alias])
+                yield (
+                    (*key, "aliases", index),
+                    f"expected a name of its own, found {show(alias)}, which {where} has already",
+                )
 
 
 def _owned(arguments: object, key: Key) -> Iterator[tuple[Key, str]]:

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from supervisor import budgets
 from supervisor.config_find import absolute
-from supervisor.config_shape import BUILT_IN, Config, EngineConfig, GroupConfig, LaunchConfig
+from supervisor.config_shape import BUILT_IN, Config, EngineConfig, GatewayConfig, GroupConfig, LaunchConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,6 +135,14 @@ def _seconds(bound: str, in_bound: Callable[[float], bool]) -> Rule:
     return Rule(expected, take)
 
 
+def _is_address(value: object) -> bool:
+    """HOST:PORT, an IPv6 host in brackets. A name is for the one who listens to resolve."""
+    if not isinstance(value, str):
+        return False
+    found = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):([0-9]{1,5})", value)
+    return found is not None and int(found[1]) < 65536
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value
 
@@ -156,6 +164,10 @@ NAME: Final = _test(
     lambda value: isinstance(value, str) and re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", value) is not None,
 )
 _BOOLEAN: Final = _test("true or false", lambda value: isinstance(value, bool))
+_ALIAS: Final = _test(
+    "a name of 1 to 200 characters without blanks",
+    lambda value: isinstance(value, str) and re.fullmatch(r"[!-~]{1,200}", value) is not None,
+)
 _ARGUMENT: Final = _test("a string without NUL", _is_text)
 
 
@@ -197,6 +209,11 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             raise Unfit("an array of strings", value)
         return tuple(each(lambda _, argument: _ARGUMENT.take(argument), enumerate(value)))
 
+    def aliases(value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise Unfit("an array of names", value)
+        return tuple(each(lambda _, alias: _ALIAS.take(alias), enumerate(value)))
+
     def variable(name: str, value: Any) -> str:
         if _VARIABLE.fullmatch(name) is None:
             raise Unfit("a variable's name (letters, digits and _, no digit first)", name)
@@ -219,6 +236,14 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             "llama_server": Rule(binary, program),
             "llama_swap": Rule(f'"{BUILT_IN}" or {binary}', swap),
         },
+        GatewayConfig: {
+            "enabled": _BOOLEAN,
+            "listen": _test("HOST:PORT, such as 127.0.0.1:11411", _is_address),
+            "ids": _test('"role" or "model"', lambda value: value in ("role", "model")),
+            "deadline_s": _seconds(f"at most {START_LIMIT_MOST}", lambda s: s <= START_LIMIT_MOST),
+            "comment_after_s": _seconds(f"at most {START_LIMIT_MOST}", lambda s: s <= START_LIMIT_MOST),
+            "is_named": _AS_GIVEN,
+        },
         GroupConfig: {
             "name": _AS_GIVEN,
             "folder": _AS_GIVEN,
@@ -239,6 +264,7 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             "sequences": _integer(1, SEQUENCES_MOST, "sequences at once"),
             "idle_ttl_s": _integer(0, IDLE_TTL_MOST, "seconds; 0 = never"),
             "arguments": Rule("an array of strings", arguments),
+            "aliases": Rule("an array of names", aliases),
             "least_context": _integer(0, CONTEXT_MOST, "tokens per sequence; 0 = whatever there is"),
         },
     }

@@ -19,6 +19,11 @@ BUILT_IN: Final = "built-in"
 
 DEFAULT_KIND: Final = "llama-swap"
 
+GATEWAY_LISTEN: Final = "127.0.0.1:11411"
+"""Where the gateway is if nobody says otherwise. Below the range that outgoing connections get (32768 up on Linux) and
+that groups choose from (20000 up); assigned to nobody by IANA; not the port of another engine that people run (Ollama
+11434, llama-server 8080, LM Studio 1234, vLLM 8000)."""
+
 
 @frozen
 class LaunchConfig:
@@ -35,6 +40,8 @@ class LaunchConfig:
     arguments: tuple[str, ...] = ()
     least_context: int = 0
     """Tokens per sequence that an engine of others must have to do for us; 0 = whatever it has."""
+    aliases: tuple[str, ...] = ()
+    """More names by which clients of the gateway may ask for the model."""
 
     @property
     def path(self) -> Path | None:
@@ -70,9 +77,26 @@ class EngineConfig:
 
 
 @frozen
+class GatewayConfig:
+    """The one URL for clients that do not use our library."""
+
+    enabled: bool = True
+    listen: str = GATEWAY_LISTEN
+    """HOST:PORT; port 0 = whichever is free. Another port than the default's is only taken where this is not written."""
+    ids: str = "role"
+    """Whether /v1/models calls a model by its role or by its model's name."""
+    deadline_s: float = budgets.REQUEST_DEADLINE
+    """How long a request is held, and may take to the first byte of its answer."""
+    comment_after_s: float = budgets.COMMENT_AFTER
+    is_named: bool = field(default=False)
+    """Whether `listen` stands in the file."""
+
+
+@frozen
 class Config:
     """One configuration file. `path` is where it came from, absolute."""
 
     path: Path | None
     engine: EngineConfig
     groups: Mapping[str, GroupConfig]
+    gateway: GatewayConfig = GatewayConfig()

@@ -32,6 +32,25 @@ TEMPLATE: Final = """\
 # then PATH, then the one of the wheel lilbee-engine, then the built-in one.
 # llama_swap = "built-in"
 
+# The gateway: one URL for every OpenAI client that does not use our library.
+[gateway]
+
+# false: there is none.
+# enabled = true
+
+# Where it listens. Port 0 = whichever is free. Where the default is taken, it takes another port that is free; where an
+# address stands here, it takes no other, and says so.
+# listen = "127.0.0.1:11411"
+
+# By which name /v1/models calls a model: its "role" or its "model". Requests may name either, or an alias.
+# ids = "role"
+
+# Seconds that a request may take to the first byte of its answer: so long it is held while its group is down.
+# deadline_s = 600.0
+
+# Seconds without an answer after which a streaming request gets a comment that says what it waits for, and then another.
+# comment_after_s = 5.0
+
 # A group is one proxy and the servers behind it. A group is rebuilt as a unit, and never with its neighbours: what
 # may fall together goes into one group. The name is up to you: a-z, 0-9 and -, at most 32 characters.
 [groups.chat]
@@ -76,6 +95,9 @@ model = "smollm2-135m"
 # Where an engine runs already, it is used with the context it has. An engine with less than this many tokens per
 # sequence will not do: it is given more, or another is started beside it. At most `context`; 0 = whatever it has.
 # least_context = 0
+
+# More names by which clients of the gateway may ask for this model.
+# aliases = []
 
 # More arguments for llama-server, as they are. Those that the keys above set (--ctx-size and the like) are refused.
 # arguments = []

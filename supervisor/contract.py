@@ -43,6 +43,13 @@ class Lifetime(StrEnum):
     RUN = "run"
 
 
+class GatewayIds(StrEnum):
+    """By which name `/v1/models` calls a model; every other name of it does as well."""
+
+    ROLE = "role"
+    MODEL = "model"
+
+
 @frozen
 class LaunchSpec:
     """One server of a group, resolved: every path absolute, nothing left to guess.
@@ -88,6 +95,24 @@ class GroupSpec:
 
 
 @frozen
+class GatewaySpec:
+    """The gateway of an engine, resolved. `port` 0 means whichever is free. Nothing that runs depends on it: a change of it
+    restarts no group."""
+
+    enabled: bool = False
+    """Off where nobody spoke of one: contracts of before there were gateways, and those that no configuration made."""
+    host: str = ""
+    port: int = 0
+    is_named: bool = True
+    """The address stands in the configuration. Only where it does not may the gateway take another port that is free."""
+    ids: GatewayIds = GatewayIds.ROLE
+    aliases: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    """More names of each role's model."""
+    deadline_s: float = budgets.REQUEST_DEADLINE
+    comment_after_s: float = budgets.COMMENT_AFTER
+
+
+@frozen
 class EngineSpec:
     """What a front end asks for: the contract (groups) and what keeps the engine up."""
 
@@ -96,6 +121,7 @@ class EngineSpec:
     keep_warm: bool = False
     root: str = ""
     """Directory of the configuration that asks for it; `keep_warm` is that directory's wish, and only it takes it back."""
+    gateway: GatewaySpec = GatewaySpec()
 
     @property
     def pairs(self) -> frozenset[tuple[str, str]]:

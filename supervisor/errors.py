@@ -138,6 +138,10 @@ class FailedForGoodError(QueenrightError):
     exit_code = ExitCode.FAILED_FOR_GOOD
 
 
+class GatewayError(QueenrightError):
+    """The gateway cannot listen. The engine goes on without it."""
+
+
 class RecordError(QueenrightError):
     """A record on disk does not parse, or is of a version that this program does not know."""
 

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -36,11 +36,16 @@ from supervisor.console import Console
 from supervisor.contract import EngineSpec, Lifetime, State
 from supervisor.control_server import serve
 from supervisor.errors import LinkError, QueenrightError, RecordError
+from supervisor.gateway import listening
+from supervisor.gateway.upkeep import Gateway
 from supervisor.narration import Narrator
 from supervisor.procs import Procs
 from supervisor.slot import Slot
 from supervisor.slot_watch import SlotWatch
 from supervisor.tree import Tree
+
+if TYPE_CHECKING:
+    import socket
 
 KEEPER_VERSION = 1
 FILES = 65536
@@ -52,7 +57,8 @@ class Keeper:
 
     acts = acts.ACTS
 
-    def __init__(self, slot: Slot, console: Console) -> None:
+    def __init__(self, slot: Slot, console: Console, listener: socket.socket | None = None) -> None:
+        """`listener` is the warden's for the gateway, where it has one."""
         self.slot, self.console = slot, console
         self.procs = Procs()
         self.since = time.time()
@@ -71,6 +77,7 @@ class Keeper:
         self._is_leaving = False
         self._narrator = Narrator(slot, console)
         self._slot_watch = SlotWatch(slot)
+        self.gateway = Gateway(self, listener)
 
     # --- what control serves ----------------------------------------------------------------------------------------
 
@@ -178,11 +185,13 @@ class Keeper:
                 leave = partial(self.begin_stop, "the last member left")
                 nursery.start_soon(last_out.watch, self.slot, lambda: bool(self.warm), leave, self._say_left_warm)
             nursery.start_soon(self._cap_logs)
-            await trio.to_thread.run_sync(self._write_record)
+            nursery.start_soon(self.gateway.run)
+            await trio.to_thread.run_sync(self.write_record)
             await self._stop_asked.wait()
             if self.stopping:
                 await self._tear_down()
             else:
+                await self.gateway.close(budgets.GATEWAY_DRAIN)
                 if refused := await self.procs.replace():
                     logfiles.complain(f"the warden will count this as a crash: {refused}")
             lock.release()
@@ -201,12 +210,14 @@ class Keeper:
             self.procs.note_slot("warm", [spec.root])
         return spec
 
-    def _write_record(self) -> None:
+    def write_record(self) -> None:
+        """keeper.json, for readers. It blocks."""
         facts = {
             "pid": os.getpid(),
             "version": __version__,
             "since": self.since,
             "control": str(self.slot.control_socket),
+            "gateway": self.gateway.url or None,
             "warden_pid": self.procs.hello.pid,
             "warden_ticks": self.procs.hello.ticks,
         }
@@ -245,6 +256,7 @@ class Keeper:
         assert self.tree is not None  # noqa: S101 - there is one before anything can ask to stop
         began = time.monotonic()
         clean = await self.tree.stop(self.stopping)
+        await self.gateway.close(budgets.GATEWAY_MOVE)  # whoever is left has been told by now why there is no answer
         groups = self.tree.groups
         self._narrator.say_stopped(
             self.stopping,
@@ -268,10 +280,11 @@ class Keeper:
 
 def main() -> int:
     """Exit status: 0 stopped, 1 an error that the warden will answer with another keeper."""
+    listener = listening.inherited()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files(soft, hard), hard))
     slot = Slot(Path(sys.argv[1]))
-    keeper = Keeper(slot, Console("--console" in sys.argv[2:]))
+    keeper = Keeper(slot, Console("--console" in sys.argv[2:]), listener)
     status = 0
     try:
         trio.run(keeper.run)

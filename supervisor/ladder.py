@@ -178,5 +178,7 @@ def extended(served: EngineSpec, wanted: EngineSpec) -> EngineSpec:
             taken = {*groups, *(one.name for one in wanted.groups)}
             name = next(name for number in range(2, 999) if (name := f"{group.name}-{number}") not in taken)
             groups[name] = evolve(group, name=name, launches=missing)
-    # The wish to be kept warm is that of a configuration: the keeper remembers those of others.
-    return evolve(wanted, groups=tuple(groups.values()), lifetime=served.lifetime)
+    # The wish to be kept warm is that of a configuration: the keeper remembers those of others. The gateway's address is
+    # in the hands of clients: who comes later adds names to it and moves it nowhere.
+    gateway = evolve(served.gateway, aliases={**wanted.gateway.aliases, **served.gateway.aliases})
+    return evolve(wanted, groups=tuple(groups.values()), lifetime=served.lifetime, gateway=gateway)

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from supervisor.tree import Tree
 
 
+class Shown(Protocol):
+    """A part of the keeper that says what is shown of it."""
+
+    def describe(self) -> dict[str, Any]: ...
+
+
 class View(Protocol):
     """What of a keeper is shown."""
 
@@ -30,6 +36,9 @@ class View(Protocol):
     draining: str
     held: str
     warm: set[str]
+
+    @property
+    def gateway(self) -> Shown: ...
 
     @property
     def state(self) -> State: ...
@@ -53,6 +62,7 @@ def snapshot(keeper: View) -> dict[str, Any]:
             "keeper_crashes": hello.crashes,
             "cgroup": units.cgroup_of(hello.pid),
         },
+        "gateway": keeper.gateway.describe(),
         "groups": groups,
         "members": _members(keeper.slot),
         "contract": records.unstructure(keeper.spec) if keeper.spec else None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from supervisor import config as configuration
 from supervisor import kinds
 from supervisor.config_shape import Config, GroupConfig
-from supervisor.contract import EngineSpec, GroupSpec, Lifetime
+from supervisor.contract import EngineSpec, GatewayIds, GatewaySpec, GroupSpec, Lifetime
 from supervisor.errors import ConfigError
 from supervisor.slot import Slot
 
@@ -27,7 +27,26 @@ def resolve(config: Config, lifetime: Lifetime = Lifetime.MEMBERS) -> EngineSpec
     """
     groups = tuple(resolve_group(config, group) for group in config.groups.values())
     root = str(config.path.parent if config.path else Path.cwd())
-    return EngineSpec(groups, lifetime=lifetime, keep_warm=config.engine.keep_warm, root=root)
+    return EngineSpec(
+        groups, lifetime=lifetime, keep_warm=config.engine.keep_warm, root=root, gateway=gateway_of(config)
+    )
+
+
+def gateway_of(config: Config) -> GatewaySpec:
+    """The gateway that a configuration asks for."""
+    wanted = config.gateway
+    host, _, port = wanted.listen.rpartition(":")
+    launches = (launch for group in config.groups.values() for launch in group.launches)
+    return GatewaySpec(
+        enabled=wanted.enabled,
+        host=host.strip("[]"),
+        port=int(port),
+        is_named=wanted.is_named,
+        ids=GatewayIds(wanted.ids),
+        aliases={launch.role: launch.aliases for launch in launches if launch.aliases},
+        deadline_s=wanted.deadline_s,
+        comment_after_s=wanted.comment_after_s,
+    )
 
 
 def resolve_group(config: Config, group: GroupConfig) -> GroupSpec:

@@ -66,14 +66,18 @@ class Place:
         groups: Mapping[str, tuple[Launch, ...]] | None = None,
         *,
         engine: Mapping[str, object] | None = None,
+        gateway: Mapping[str, object] | None = None,
         **options: object,
     ) -> None:
         """Write the configuration. By default two groups, `chat` and `embed`, with one server each. `options` go into
-        every group, `engine` into the engine's section."""
+        every group, `engine` into the engine's section, `gateway` into the gateway's: without one there is none, since most
+        tests have no use for the half second of its imports."""
         wanted = groups or {"chat": (Launch("chat"),), "embed": (Launch("embed", self.kit.embed),)}
         lines = ["[engine]", f"slot = {json.dumps(str(self.slot.path))}"]
         facts: dict[str, object] = {"llama_swap": self.kit.proxy, "llama_server": str(self.kit.server or "")}
         lines += [f"{key} = {json.dumps(value)}" for key, value in {**facts, **(engine or {})}.items() if value != ""]
+        lines.append("[gateway]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in (gateway or {"enabled": False}).items()]
         for name, launches in wanted.items():
             lines.append(f"[groups.{name}]")
             lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]

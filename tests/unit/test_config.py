@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor import budgets, config_check, config_rules
-from supervisor.config import Config, EngineConfig, GroupConfig, LaunchConfig, parse
+from supervisor.config import Config, EngineConfig, GatewayConfig, GroupConfig, LaunchConfig, parse
 from supervisor.config_text import TEMPLATE
 from supervisor.errors import ConfigError, ExitCode
 
@@ -177,8 +177,8 @@ def test_another_kind_of_group_may_have_any_argument() -> None:
             "groups.chat.launches[0]: expected a table, [[groups.NAME.launches]], found the integer 3",
         ),
         ("[group.chat]\n" + LAUNCH, "group: unknown key; expected `groups`?"),
-        ("zzz = 1\n" + LAUNCH, "zzz: unknown key; expected one of engine, groups"),
-        ('path = "/x"\n' + LAUNCH, "path: unknown key; expected one of engine, groups"),
+        ("zzz = 1\n" + LAUNCH, "zzz: unknown key; expected one of engine, groups, gateway"),
+        ('path = "/x"\n' + LAUNCH, "path: unknown key; expected one of engine, groups, gateway"),
         (
             '[groups.chat]\nname = "x"\n' + LAUNCH,
             "groups.chat.name: unknown key; the group's name is the one in its heading",
@@ -395,7 +395,7 @@ def uncommented(text: str) -> str:
 
 def keys_of(cls: type) -> dict[str, Any]:
     """The keys of a class and their defaults."""
-    given = {"name", "folder"} if cls is GroupConfig else set()
+    given = {GroupConfig: {"name", "folder"}, GatewayConfig: {"is_named"}}.get(cls, set())
     return {
         field.name: field.default.factory() if isinstance(field.default, Factory) else field.default  # type: ignore[arg-type]
         for field in fields(cls)
@@ -418,7 +418,12 @@ def test_the_template_names_every_key_with_its_default() -> None:
     parse(text, HERE)
     tree = tomllib.loads(text)
     group = tree["groups"]["chat"]
-    for cls, table in ((EngineConfig, tree["engine"]), (GroupConfig, group), (LaunchConfig, group["launches"][0])):
+    for cls, table in (
+        (EngineConfig, tree["engine"]),
+        (GatewayConfig, tree["gateway"]),
+        (GroupConfig, group),
+        (LaunchConfig, group["launches"][0]),
+    ):
         keys = keys_of(cls)
         assert table.keys() == keys.keys()
         for key, default in keys.items():
@@ -431,6 +436,7 @@ def test_the_reference_names_every_key_with_its_default() -> None:
     sections = dict(re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL))
     for cls, heading in (
         (EngineConfig, "[engine]"),
+        (GatewayConfig, "[gateway]"),
         (GroupConfig, "[groups.NAME]"),
         (LaunchConfig, "[[groups.NAME.launches]]"),
     ):
@@ -451,7 +457,7 @@ def test_the_reference_names_every_key_with_its_default() -> None:
 
 def test_every_key_has_a_rule() -> None:
     rules = config_rules.rules_of(Path("/"), lambda _, __: [])
-    for cls in (EngineConfig, GroupConfig, LaunchConfig):
+    for cls in (EngineConfig, GatewayConfig, GroupConfig, LaunchConfig):
         assert rules[cls].keys() == {field.name for field in fields(cls)} - {"launches"}
 
 
@@ -466,7 +472,8 @@ SCALARS = (
     | st.sampled_from(["", "chat", "built-in", "~", "/x", "--port", "QUEENRIGHT_X", 1, 2.5, True])
 )
 KEYS = st.text(max_size=8) | st.sampled_from(
-    [field.name for cls in (Config, EngineConfig, GroupConfig, LaunchConfig) for field in fields(cls)] + ["chat", "a"]
+    [field.name for cls in (Config, EngineConfig, GatewayConfig, GroupConfig, LaunchConfig) for field in fields(cls)]
+    + ["chat", "a"]
 )
 TREES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
 

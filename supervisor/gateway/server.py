@@ -1,0 +1,82 @@
+"""The gateway on its socket: Hypercorn's connections, under a drain of our own.
+
+Hypercorn's own `serve` ends within a time only if no client stops reading: it sends under a shield. So the connections
+are ours to count and, when the time is up, to break off.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+
+from supervisor import budgets, logfiles
+from supervisor.gateway.app import application
+
+if TYPE_CHECKING:
+    import socket
+
+    from supervisor.gateway.upkeep import Keeper
+
+HEAD_MOST_BYTES = 64 * 1024
+"""Of a request line with its headers."""
+
+
+class Server:
+    """Serves the gateway's application on a socket that listens. `run` it once."""
+
+    def __init__(self, keeper: Keeper, listener: socket.socket) -> None:
+        self._app = ASGIWrapper(cast("Any", application(keeper)))
+        self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+        self._config = _config()
+        self._context = WorkerContext(None)
+        self._streams: set[trio.SocketStream] = set()
+        self._accepting = trio.CancelScope()
+        self._quiet = trio.Event()
+        self._quiet.set()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled, or until `close` has ended the last connection."""
+        async with trio.open_nursery() as nursery:
+            with self._accepting:
+                async with self._listener:
+                    task_status.started()
+                    await trio.serve_listeners(self._handle, [self._listener], handler_nursery=nursery)
+
+    async def close(self, limit_s: float) -> None:
+        """Accept nobody any more; wait `limit_s` seconds at most for the answers under way, and hang up."""
+        self._accepting.cancel()
+        await self._context.terminated.set()  # type: ignore[no-untyped-call, unused-ignore]
+        with trio.move_on_after(limit_s):
+            await self._quiet.wait()
+        for stream in list(self._streams):
+            stream.socket.close()  # wakes whoever sends or waits on it, shielded or not
+
+    async def _handle(self, stream: trio.SocketStream) -> None:
+        self._streams.add(stream)
+        self._quiet = self._quiet if not self._quiet.is_set() else trio.Event()
+        try:
+            await TCPServer(self._app, self._config, self._context, ConnectionState({}), cast("Any", stream)).run()
+        except Exception as error:  # noqa: BLE001 - one connection must not end the others, nor the keeper
+            if not isinstance(error, trio.ClosedResourceError | OSError):
+                logfiles.complain(f"gateway: a connection ended with {error!r}")
+        finally:
+            self._streams.discard(stream)
+            if not self._streams:
+                self._quiet.set()
+
+
+def _config() -> Config:
+    config = Config()
+    config.errorlog = config.accesslog = None
+    config.include_server_header = config.include_date_header = False
+    config.keep_alive_timeout = budgets.GATEWAY_KEEP_ALIVE
+    config.keep_alive_max_requests = 1 << 30
+    config.h11_max_incomplete_size = HEAD_MOST_BYTES
+    config.h11_pass_raw_headers = False
+    return config

@@ -1,0 +1,150 @@
+"""The gateway as its keeper sees it: started after the engine's own processes, and never to the engine's harm.
+
+What keeps it from serving is its `reason`, in every snapshot; the engine goes on without it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from supervisor import budgets, logfiles
+from supervisor.contract import EngineSpec, GatewaySpec
+from supervisor.errors import QueenrightError
+from supervisor.gateway import listening
+
+if TYPE_CHECKING:
+    import socket
+
+    from supervisor.gateway.server import Server
+    from supervisor.procs import Procs
+    from supervisor.slot import Slot
+    from supervisor.tree import Tree
+
+NOTE = "gateway"
+"""The slot's note with the port that a keeper chose: the next one takes the same."""
+
+
+class GatewayState(StrEnum):
+    """What the gateway is doing."""
+
+    OFF = "off"
+    STARTING = "starting"
+    SERVING = "serving"
+    FAILED = "failed"
+    CLOSING = "closing"
+
+
+class Keeper(Protocol):
+    """What the gateway needs of its keeper. Everything is read where it is: there is no second account of the engine."""
+
+    slot: Slot
+    procs: Procs
+    spec: EngineSpec | None
+    tree: Tree | None
+    stopping: str
+    held: str
+
+    def snapshot(self) -> dict[str, Any]: ...
+
+    def write_record(self) -> None: ...
+
+    async def changed(self) -> None: ...
+
+    def tell(self, name: str | None = None) -> None: ...
+
+
+class Gateway:
+    """`run` it once; `close` ends what it serves, for good."""
+
+    def __init__(self, keeper: Keeper, given: socket.socket | None) -> None:
+        self._keeper, self._given = keeper, given
+        self.state, self.reason, self.url = GatewayState.OFF, "", ""
+        self._server: Server | None = None
+        self._is_closing = False
+
+    def describe(self) -> dict[str, Any]:
+        """For snapshots."""
+        return {"url": self.url or None, "state": self.state.value, "reason": self.reason}
+
+    async def run(self) -> None:
+        """Serve as the contract says, also after it changed. Ends only by cancellation."""
+        await self._engine_is_under_way()
+        while True:
+            spec = self._spec
+            if spec.enabled and not self._is_closing:
+                try:
+                    await self._serve(spec)
+                except QueenrightError as error:
+                    self._be(GatewayState.FAILED, str(error).replace("\n ", ":"))
+                    logfiles.complain(f"gateway: {error}")
+                except Exception as error:  # noqa: BLE001 - whatever is wrong with it must not fell the engine
+                    self._be(GatewayState.FAILED, f"{type(error).__name__}: {error}")
+                    logfiles.complain(f"gateway: {type(error).__name__}: {error}")
+            else:
+                self._be(GatewayState.OFF, "")
+            while _address(self._spec) == _address(spec):
+                await self._keeper.changed()
+
+    async def close(self, limit_s: float) -> None:
+        """Take no connection any more; those there are have `limit_s` seconds to get their answers."""
+        self._is_closing = True
+        if self._server is not None:
+            self._be(GatewayState.CLOSING, "")
+            await self._server.close(limit_s)
+
+    @property
+    def _spec(self) -> GatewaySpec:
+        return self._keeper.spec.gateway if self._keeper.spec else GatewaySpec()
+
+    async def _serve(self, spec: GatewaySpec) -> None:
+        """Until it is closed, or is to be elsewhere."""
+        self._be(GatewayState.STARTING, "")
+        # Half a second of imports; in a thread they leave the keeper its say meanwhile.
+        make = await trio.to_thread.run_sync(_import_server)
+        note = self._keeper.procs.notes.get(NOTE) or {}
+        found = listening.listener(spec, self._given, int(note.get("port", 0)))
+        port = found.getsockname()[1]
+        if self._given is None and port != note.get("port"):
+            self._keeper.procs.note_slot(NOTE, {"port": port})
+        moved = ""
+        if spec.port and port != spec.port:
+            moved = f"port {spec.port} was taken by another program, so it is on {port}"
+        async with trio.open_nursery() as nursery:
+            self._server = make(self._keeper, found)
+            url = listening.url_of(found)
+            await nursery.start(self._server.run)
+            self._be(GatewayState.SERVING, moved, url)
+            await trio.to_thread.run_sync(self._keeper.write_record)
+            while _address(self._spec) == _address(spec):
+                await self._keeper.changed()
+            await self._server.close(budgets.GATEWAY_MOVE)
+            nursery.cancel_scope.cancel()
+        self._server = None
+
+    def _be(self, state: GatewayState, reason: str, url: str = "") -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason = state, reason
+            self.url = url if state is GatewayState.SERVING else self.url if state is GatewayState.CLOSING else ""
+            self._keeper.tell()
+
+    async def _engine_is_under_way(self) -> None:
+        """Wait until the groups' own processes are started, which nothing of ours may delay; not for long, in case one
+        cannot be."""
+        with trio.move_on_after(budgets.GATEWAY_PATIENCE):
+            while (tree := self._keeper.tree) is None or any(
+                group.life is None and not group.is_settled for group in tree.groups.values()
+            ):
+                await self._keeper.changed()
+
+
+def _address(spec: GatewaySpec) -> tuple[bool, str, int, bool]:
+    return spec.enabled, spec.host, spec.port, spec.is_named
+
+
+def _import_server() -> type[Server]:
+    from supervisor.gateway.server import Server
+
+    return Server
