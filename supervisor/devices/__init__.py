@@ -1,0 +1,1 @@
+"""What memory there is: devices, the host, what processes hold, and who has been promised what."""
