@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,6 +102,7 @@ class Procs:
         stdlib.set_inheritable(False)
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(stdlib))
         self._out, self._outbox = trio.open_memory_channel[bytes](math.inf)
+        self._to_keep: socket.socket | None = None
         self._signals_in, self.signals = trio.open_memory_channel[int](math.inf)
         self._news: dict[str, tuple[trio.MemorySendChannel[News], trio.MemoryReceiveChannel[News]]] = {}
         self._waiting: dict[int, _Answer] = {}
@@ -137,8 +139,17 @@ class Procs:
             try:
                 with trio.CancelScope(shield=True):
                     await self._stream.send_all(b"".join(lines))
+                    await self._hand_over()
             except trio.BrokenResourceError:
                 return  # the reader says that the warden is gone
+
+    async def _hand_over(self) -> None:
+        """Give the warden what it is to keep, with a beat: a descriptor travels with bytes only (unix(7))."""
+        if (kept := self._to_keep) is not None:
+            self._to_keep = None
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", kept.fileno()))]
+            with kept:
+                await self._stream.socket.sendmsg([b'{"op":"beat"}\n'], rights)
 
     async def _read(self) -> None:
         pending = b""
@@ -249,6 +260,18 @@ class Procs:
         """The same for the whole slot. None takes the note away."""
         self.notes[key] = value
         self._post(op="note", key=key, value=value)
+
+    def keep(self, listener: socket.socket) -> None:
+        """Have the warden hold a listening socket, in place of the one it may hold, and give it to each keeper after us as
+        descriptor 5. It is duplicated: ours stays ours."""
+        if self._to_keep is not None:
+            self._to_keep.close()
+        self._to_keep = listener.dup()
+        self._post(op="beat")  # wakes the writer
+
+    def notify(self, line: str) -> None:
+        """Tell the service manager that runs the warden, if one does; newlines separate assignments (sd_notify(3))."""
+        self._post(op="notify", line=line)
 
     def forget(self, generation: str) -> None:
         """Drop a dead generation from the warden's table."""

@@ -10,6 +10,8 @@ what fails for want of memory or descriptors is tried again (`run`). Hence two r
 called again after it failed; what a timer goes on with, it arms before it does anything else.
 """
 
+from __future__ import annotations
+
 import ctypes
 import fcntl
 import json
@@ -22,10 +24,13 @@ import sys
 import time
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
-from typing import Any, cast
+
+TYPE_CHECKING = False  # importing `typing` for it would be 0.4 MiB of what a warden holds
+if TYPE_CHECKING:
+    from typing import Any
 
 ROW = ("gen", "group", "pid", "ticks", "state", "code", "status", "since_ns", "note")
-PROTOCOL, MARKER, LINK_FD, CONTROL_FD, CONSOLE_FD, LOCK_FD = 1, "QUEENRIGHT_GENERATION", 3, 4, 6, 3
+PROTOCOL, MARKER, LINK_FD, CONTROL_FD, GATEWAY_FD, CONSOLE_FD, LOCK_FD = 1, "QUEENRIGHT_GENERATION", 3, 4, 5, 6, 3
 MAX_LINE, MAX_BACKLOG, MAX_NOTE = 1 << 20, 4 << 20, 64 << 10
 # From prctl(2), and __WALL of wait(2): also a child that was cloned to be ours without telling us of its death.
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, WALL = 1, 36, 0x40000000
@@ -109,6 +114,11 @@ def kill_exact(pid: int, ticks: int, number: int) -> None:
             signal.pidfd_send_signal(pidfd.fileno(), number)
 
 
+def receive(link: socket.socket) -> Any:
+    """(bytes, descriptors, …) of what a keeper wrote. At most one comes with each write."""
+    return socket.recv_fds(link, 65536, 1, socket.MSG_CMSG_CLOEXEC)
+
+
 def lock_patiently(fd: int) -> None:
     """Somebody who only looks holds a shared lock for microseconds; whoever holds it for 0.2 s is a holder."""
     for _ in range(20):
@@ -143,10 +153,13 @@ class Warden:
         self.settings, self.pid, ticks = settings, os.getpid(), stat_of(os.getpid())[3]
         lock_patiently(os.open("warden.lock", os.O_RDWR | os.O_CREAT, 0o600))
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self.selector, self.generations, self.notes = DefaultSelector(), dict[str, Generation](), dict[str, Any]()
+        self.selector, self.generations = DefaultSelector(), dict[str, Generation]()
+        self.notes: dict[str, Any] = {}
         self.timers, self.heard = sched.scheduler(time.monotonic), 0.0
-        self.facts = dict[str, Any](pid=self.pid, ticks=ticks, incarnation=0, crashes=0, last_keeper=None)
-        self.link = self.seen = cast("Any", None)
+        self.facts: dict[str, Any] = dict(pid=self.pid, ticks=ticks, incarnation=0, crashes=0, last_keeper=None)
+        self.link: Any = None
+        self.seen: Any = None
+        self.gateway = settings.get("gateway_fd", 0)
         self.keeper = self.keeper_fd = self.quitting = self.stop_asked = 0
         self.drop_link()
         # A pipe: it holds 65,536 signals. A socketpair drops the 279th, a SIGTERM among 300 SIGCHLDs of one sweep, say.
@@ -219,6 +232,7 @@ class Warden:
                 self.link = ours
                 fds = {LINK_FD: theirs.fileno(), CONTROL_FD: self.control.fileno()}
                 fds |= {CONSOLE_FD: 2} if self.settings.get("console") else {}
+                fds |= {GATEWAY_FD: self.gateway} if self.gateway else {}
                 os.makedirs("logs", 0o700, exist_ok=True)
                 born = self.fork(self.settings["keeper"], env, "logs/keeper.log", fds, "/", self.on_keeper_death)
         except OSError as error:
@@ -303,7 +317,10 @@ class Warden:
         self.flush()
         if not mask & EVENT_READ:
             return
-        data = look(self.link.recv, 65536, b"")
+        data, given, *_ = look(receive, self.link, (b"", ()))
+        for fd in given:  # the gateway's listener: kept, so that no client is refused while a keeper is replaced
+            os.close(self.gateway) if self.gateway else None
+            self.gateway = fd
         *lines, self.inbox = (self.inbox + data).split(b"\n")
         if not data or len(self.inbox) > MAX_LINE:  # EOF is not death: end it, and its pidfd starts the next one
             self.drop_link()
@@ -379,6 +396,13 @@ class Warden:
     def do_beat(self, _: dict[str, Any]) -> None:
         """`beat`: the keeper's loop turns."""
         self.heard = time.monotonic()
+
+    def do_notify(self, message: dict[str, Any]) -> None:
+        """`notify`: for the service manager, of whose unit this is the main process (sd_notify(3))."""
+        if address := self.settings.get("notify"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+                manager.setblocking(False)
+                manager.sendto(message["line"].encode(), address)
 
     def do_replace(self, message: dict[str, Any]) -> None:
         """`replace`: the keeper is about to end; the next one, of this `argv` if there is one, comes at once."""

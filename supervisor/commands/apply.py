@@ -63,10 +63,13 @@ COMMAND: Final = Apply()
 
 
 def changes(serving: EngineSpec, wanted: EngineSpec) -> dict[str, str]:
-    """What becomes of each group that is not left alone, in plain words."""
+    """What becomes of each group that is not left alone, and of the gateway, in plain words."""
     before = {group.name: group for group in serving.groups}
     after = {group.name: group for group in wanted.groups}
     found = {name: "is started" for name in after.keys() - before.keys()}
     found |= {name: "is stopped: the configuration has it no more" for name in before.keys() - after.keys()}
     found |= {name: "is restarted" for name in after.keys() & before.keys() if not after[name].runs_as(before[name])}
-    return dict(sorted(found.items()))
+    found = dict(sorted(found.items()))
+    if wanted.gateway != serving.gateway:
+        found["[gateway]"] = "is served as configured" if wanted.gateway.enabled else "is switched off"
+    return found

@@ -5,6 +5,7 @@ What keeps it from serving is its `reason`, in every snapshot; the engine goes o
 
 from __future__ import annotations
 
+import socket
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,15 +17,13 @@ from supervisor.errors import QueenrightError
 from supervisor.gateway import listening
 
 if TYPE_CHECKING:
-    import socket
-
     from supervisor.gateway.server import Server
     from supervisor.procs import Procs
     from supervisor.slot import Slot
     from supervisor.tree import Tree
 
 NOTE = "gateway"
-"""The slot's note with the port that a keeper chose: the next one takes the same."""
+"""The slot's note: the port that a keeper chose, and for which address: the next one takes the same."""
 
 
 class GatewayState(StrEnum):
@@ -85,6 +84,7 @@ class Gateway:
                     logfiles.complain(f"gateway: {type(error).__name__}: {error}")
             else:
                 self._be(GatewayState.OFF, "")
+                self._let_go()
             while _address(self._spec) == _address(spec):
                 await self._keeper.changed()
 
@@ -104,11 +104,8 @@ class Gateway:
         self._be(GatewayState.STARTING, "")
         # Half a second of imports; in a thread they leave the keeper its say meanwhile.
         make = await trio.to_thread.run_sync(_import_server)
-        note = self._keeper.procs.notes.get(NOTE) or {}
-        found = listening.listener(spec, self._given, int(note.get("port", 0)))
+        found = self._listener(spec)
         port = found.getsockname()[1]
-        if self._given is None and port != note.get("port"):
-            self._keeper.procs.note_slot(NOTE, {"port": port})
         moved = ""
         if spec.port and port != spec.port:
             moved = f"port {spec.port} was taken by another program, so it is on {port}"
@@ -123,6 +120,26 @@ class Gateway:
             await self._server.close(budgets.GATEWAY_MOVE)
             nursery.cancel_scope.cancel()
         self._server = None
+
+    def _listener(self, spec: GatewaySpec) -> socket.socket:
+        """The one that the warden holds where it is for this address, else a new one, which the warden gets to hold. What
+        no note tells of is a service manager's, whose unit says where it listens."""
+        note = self._keeper.procs.notes.get(NOTE)
+        if self._given is not None and note and note["for"] != list(_address(spec)):
+            self._given.shutdown(socket.SHUT_RDWR)  # it ends here and at the warden's: refused, not waiting for nobody
+            self._given = None
+        found = listening.listener(spec, self._given, note["port"] if note else 0)
+        if self._given is None:
+            self._given = found.dup()
+            self._keeper.procs.keep(found)
+            self._keeper.procs.note_slot(NOTE, {"port": found.getsockname()[1], "for": list(_address(spec))})
+        return found
+
+    def _let_go(self) -> None:
+        """Switched off: whoever connects is refused, and does not wait for nobody. A service manager's listener is its own."""
+        if self._given is not None and not self._is_closing and self._keeper.procs.notes.get(NOTE):
+            self._given.shutdown(socket.SHUT_RDWR)
+            self._given = None
 
     def _be(self, state: GatewayState, reason: str, url: str = "") -> None:
         if (state, reason) != (self.state, self.reason):

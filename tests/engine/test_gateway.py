@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -38,3 +40,26 @@ def test_the_models_of_an_engine_are_listed(place: Place) -> None:
     assert found["data"][0]["meta"]["n_ctx"] == 4096
     assert httpx.get(f"http://127.0.0.1:{port}/health").json()["groups"] == {"chat": "running", "embed": "running"}
     assert f'"gateway": "http://127.0.0.1:{port}"' in place.slot.keeper_record.read_text()
+
+
+def test_no_client_is_refused_while_keepers_are_killed__and_a_gateway_that_is_switched_off_refuses(
+    place: Place,
+) -> None:
+    port = free_port()
+    place.configure(gateway={"listen": f"127.0.0.1:{port}"})
+    place.member()
+    url = serving(place)["url"]
+    for _ in range(2):
+        keeper = place.snapshot()["keeper"]["pid"]
+        os.kill(keeper, signal.SIGKILL)
+        with httpx.Client(timeout=PATIENCE) as client:  # each its own connection, and each is taken in the end
+            assert client.get(f"{url}/v1/models").status_code == 200
+    place.configure(gateway={"enabled": False})
+    assert place.cli("apply").returncode == 0
+    place.until(lambda: place.snapshot()["gateway"]["state"] == "off", within=PATIENCE, what="the gateway is off")
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/v1/models")
+    place.configure(gateway={"listen": f"127.0.0.1:{port}"})
+    assert place.cli("apply").returncode == 0
+    assert serving(place)["url"] == url
+    assert httpx.get(f"{url}/v1/models").status_code == 200

@@ -391,3 +391,60 @@ def test_the_rig_finds_what_is_left_behind() -> None:
     with pytest.raises(AssertionError, match=f"left behind: {pid}: sleep"):
         rig.close(within=0)
     os.waitpid(pid, 0)
+
+
+# --- what it holds for the keeper, and says for it --------------------------------------------------------------------
+
+KEEPS = """
+import array, os, socket, sys
+with socket.socket() as listener:
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener.fileno()]))]
+    with socket.socket(fileno=os.dup(3)) as link:
+        link.sendmsg([b'{"op":"beat"}\\n'], rights)
+"""
+"""What a keeper does to have a listener held."""
+
+
+def test_a_listener_outlives_the_keeper_that_made_it_and_the_next_one_gets_it() -> None:
+    from tests.process import warden_rig
+
+    code = "if os.environ['QUEENRIGHT_GENERATION'].endswith('.1'):\n    exec({KEEPS!r})\n"
+    keeper = "import os\n" + code + warden_rig.KEEPER
+    with Rig(program=keeper) as rig:
+        first = rig.keeper()
+        assert wait_until(lambda: listeners(rig.pid), within=PATIENCE_S)
+        (held,) = listeners(rig.pid)
+        os.kill(first.pid, signal.SIGKILL)
+        first.ended()
+        second = rig.keeper()
+        assert os.readlink(f"/proc/{second.pid}/fd/5") == f"socket:[{held}]"
+        assert listeners(rig.pid) == {held}
+
+
+def listeners(pid: int) -> set[str]:
+    """Inodes of the TCP listeners that a process has open."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = {row[9] for row in rows if row[3] == "0A"}
+    links = (os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir())
+    return {link.removeprefix("socket:[").rstrip("]") for link in links if link.startswith("socket:")} & listening
+
+
+def test_it_speaks_for_the_keeper_to_the_service_manager() -> None:
+    address = f"\0queenright-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(PATIENCE_S)
+        with Rig(notify=address) as rig:
+            keeper = rig.keeper()
+            keeper.tell("notify", line="READY=1\nSTATUS=all is well")
+            assert manager.recv(4096) == b"READY=1\nSTATUS=all is well"
+            manager.close()
+            assert keeper.ask("list")["ev"] == "listed"
+            keeper.tell("notify", id=7, line="nobody listens")
+            assert "refused" in keeper.hear("error", id=7)["why"]
+    with Rig() as rig:
+        keeper = rig.keeper()
+        keeper.tell("notify", line="to nobody")
+        assert keeper.ask("list")["ev"] == "listed"

@@ -156,6 +156,7 @@ class Rig:
         pass_fds: Sequence[int] = (),
         stderr: int | None = None,
         may_try_again: bool = False,
+        program: str = KEEPER,
         **settings: Any,
     ) -> None:
         self.marker = Marker()
@@ -170,7 +171,7 @@ class Rig:
         self._listener.listen()
         self._listener.settimeout(PATIENCE_S)
         self.settings = {
-            "keeper": [*PYTHON, KEEPER, str(self.slot / "orders.sock")],
+            "keeper": [*PYTHON, program, str(self.slot / "orders.sock")],
             "scrub": ["NOTIFY_SOCKET"],
             "stop_limit": 60,
             "sweep_limit": 5,

@@ -29,7 +29,7 @@ def events() -> dict[str, set[str]]:
             facts = {word.arg: word.value for word in node.keywords if word.arg is not None}
             if isinstance(event := facts.pop("ev", None), ast.Constant):
                 found[str(event.value)] = set(facts)
-            elif ast.unparse(node.func) == "dict[str, Any]" and facts:
+            elif ast.unparse(node.func) == "dict" and facts:
                 hello = set(facts)
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROW":
             row = set(ast.literal_eval(node.value))
