@@ -25,7 +25,7 @@ from tests.process.warden_children import (
     PYTHON,
     SLEEP,
 )
-from tests.process.warden_rig import PATIENCE_S, Rig, is_free, state_of, wait_dead
+from tests.process.warden_rig import KEEPER, PATIENCE_S, Rig, is_free, state_of, wait_dead
 from tests.support import alive, signals_in, wait_until
 
 if TYPE_CHECKING:
@@ -408,10 +408,8 @@ with socket.socket() as listener:
 
 
 def test_a_listener_outlives_the_keeper_that_made_it_and_the_next_one_gets_it() -> None:
-    from tests.process import warden_rig
-
-    code = "if os.environ['QUEENRIGHT_GENERATION'].endswith('.1'):\n    exec({KEEPS!r})\n"
-    keeper = "import os\n" + code + warden_rig.KEEPER
+    code = f"if os.environ['QUEENRIGHT_GENERATION'].endswith('.1'):\n    exec({KEEPS!r})\n"
+    keeper = "import os\n" + code + KEEPER
     with Rig(program=keeper) as rig:
         first = rig.keeper()
         assert wait_until(lambda: listeners(rig.pid), within=PATIENCE_S)
