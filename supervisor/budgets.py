@@ -155,6 +155,23 @@ NARRATION_PAUSE: Final = 0.03
 """From a group's change to its line on the console and in events.jsonl, which has the time of the change: saying it
 takes 0.3 ms (measured), and a rebuild has other things to do."""
 
+NOTIFY_PULSE: Final = 5.0
+"""Between two words to a service manager that waits for a start to end: what is loading, and that it goes on."""
+
+NOTIFY_EXTENSION: Final = 20.0
+"""How much longer each of them has the manager wait. A keeper that is replaced is back within that, and goes on saying it;
+what bounds the load itself is the group's own start limit."""
+
+UNIT_START: Final = 90.0
+"""What a unit of ours gives a start before its first extension is needed."""
+
+UNIT_STOP: Final = 30.0
+"""What a unit of ours gives a stop: the engine's teardown, then the warden's, and slack for a machine that shuts down."""
+
+UNIT_WATCHDOG: Final = 90.0
+"""Silence after which a unit of ours counts as hung. A hung keeper is the warden's to replace, and one that keeps dying
+comes back after half a minute at most: that takes longer than all this together only where the warden hangs."""
+
 # --- watching -------------------------------------------------------------------------------------------------------
 
 MEMBER_POLL: Final = 0.25
@@ -320,6 +337,12 @@ def check() -> None:
         # Seen to be hung, and looked at once more, before a newcomer gives up.
         "WARDEN_SILENCE + 2 * CONTROL_ANSWER < HANDOFF_WAIT": WARDEN_SILENCE + 2 * CONTROL_ANSWER < HANDOFF_WAIT,
         "MEMBER_POLL * 2 < 1": MEMBER_POLL * 2 < 1,
+        "2 * NOTIFY_PULSE + CONTROL_WAIT <= NOTIFY_EXTENSION": 2 * NOTIFY_PULSE + CONTROL_WAIT <= NOTIFY_EXTENSION,
+        "NOTIFY_EXTENSION < UNIT_START": NOTIFY_EXTENSION < UNIT_START,
+        "WARDEN_STOP + SWEEP_LIMIT < UNIT_STOP": WARDEN_STOP + SWEEP_LIMIT < UNIT_STOP,
+        "KEEPER_SILENCE + 2 * KEEPER_LOOK + KEEPER_DELAYS[-1] + CONTROL_WAIT < UNIT_WATCHDOG": (
+            KEEPER_SILENCE + 2 * KEEPER_LOOK + KEEPER_DELAYS[-1] + CONTROL_WAIT < UNIT_WATCHDOG
+        ),
         "PROBE_ANSWER + OBSERVATIONS * PROBE_INTERVAL < HANG_NOTICED": (
             PROBE_ANSWER + OBSERVATIONS * PROBE_INTERVAL < HANG_NOTICED
         ),

@@ -28,8 +28,10 @@ from supervisor import (
     last_out,
     locks,
     logfiles,
+    notifying,
     portrait,
     records,
+    service,
 )
 from supervisor._version import __version__
 from supervisor.console import Console
@@ -57,8 +59,11 @@ class Keeper:
 
     acts = acts.ACTS
 
-    def __init__(self, slot: Slot, console: Console, listener: socket.socket | None = None) -> None:
-        """`listener` is the warden's for the gateway, where it has one."""
+    def __init__(
+        self, slot: Slot, console: Console, listener: socket.socket | None = None, watchdog_s: float | None = None
+    ) -> None:
+        """`listener` is the warden's for the gateway, where it has one; `watchdog_s` the service manager's, where there is
+        one to tell things."""
         self.slot, self.console = slot, console
         self.procs = Procs()
         self.since = time.time()
@@ -71,6 +76,7 @@ class Keeper:
         self.warm: set[str] = set()
         """Configurations that want the engine to outlive its members."""
         self._warden_signalled = False
+        self._watchdog_s = watchdog_s
         self.change = trio.Event()
         """Set at the next change, and replaced."""
         self._stop_asked = trio.Event()
@@ -185,6 +191,8 @@ class Keeper:
                 leave = partial(self.begin_stop, "the last member left")
                 nursery.start_soon(last_out.watch, self.slot, lambda: bool(self.warm), leave, self._say_left_warm)
             nursery.start_soon(self._cap_logs)
+            if self._watchdog_s is not None:
+                nursery.start_soon(notifying.run, self, self._watchdog_s)
             nursery.start_soon(self.gateway.run)
             await trio.to_thread.run_sync(self.write_record)
             await self._stop_asked.wait()
@@ -284,7 +292,7 @@ def main() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files(soft, hard), hard))
     slot = Slot(Path(sys.argv[1]))
-    keeper = Keeper(slot, Console("--console" in sys.argv[2:]), listener)
+    keeper = Keeper(slot, Console("--console" in sys.argv[2:]), listener, service.watchdog_of(sys.argv[2:]))
     status = 0
     try:
         trio.run(keeper.run)

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from supervisor import budgets, journal, units
 from supervisor.environment import SCRUBBED, clean
 from supervisor.errors import EngineStartError, OwnedElsewhereError
+from supervisor.service import NOTIFIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from supervisor.service import Service
     from supervisor.slot import Slot
     from supervisor.units import WayOut
 
@@ -29,10 +31,14 @@ HELD = 3
 """Exit status of a warden whose slot has one already."""
 
 
-def command(slot: Slot, *, console: bool = False, release_fd: int | None = None) -> list[str]:
+def command(
+    slot: Slot, *, console: bool = False, release_fd: int | None = None, service: Service | None = None
+) -> list[str]:
     """The warden's command line. By absolute path and without the user's directory or site-packages (`-I -S`): `-m`
     would import whatever `supervisor/` lies in the working directory (tried). The keeper needs our packages: `-P`."""
     keeper = [sys.executable, "-P", str(HERE / "keeper.py"), str(slot.path), *(["--console"] if console else [])]
+    if service is not None and service.notify:
+        keeper.append(f"{NOTIFIES}={service.watchdog_s:g}")
     settings: dict[str, Any] = {
         "keeper": keeper,
         "console": console,
@@ -46,6 +52,10 @@ def command(slot: Slot, *, console: bool = False, release_fd: int | None = None)
     }
     if release_fd is not None:
         settings["release_fd"] = release_fd
+    if service is not None and service.notify:
+        settings["notify"] = service.notify
+    if service is not None and service.listener is not None:
+        settings["gateway_fd"] = service.listener
     return [sys.executable, "-I", "-S", str(HERE / "warden.py"), str(slot.path), json.dumps(settings)]
 
 

@@ -49,8 +49,10 @@ def become_warden(slot: Slot, spec: EngineSpec) -> NoReturn:
 
     Raises OwnedElsewhereError when the slot is not empty, HeldError when somebody holds it, and as `acquire.take_empty`.
     """
-    from supervisor import acquire, wardens
+    from supervisor import acquire, service, wardens
     from supervisor.environment import clean
+
+    given = service.given(os.environ, os.getpid())
 
     def say(text: str) -> None:
         print(f"queenright: {text}", file=sys.stderr, flush=True)
@@ -59,5 +61,5 @@ def become_warden(slot: Slot, spec: EngineSpec) -> NoReturn:
     acquire.write_contract(slot, spec)
     names = ", ".join(f"{group.name} ({', '.join(launch.role for launch in group.launches)})" for group in spec.groups)
     say(f"keeping {names} in {slot.path}; Ctrl-C stops it")
-    argv = wardens.command(slot, console=True, release_fd=hold.duplicate_inheritable())
+    argv = wardens.command(slot, console=True, release_fd=hold.duplicate_inheritable(), service=given)
     os.execve(argv[0], argv, clean(os.environ))
