@@ -55,7 +55,7 @@ async def start(draft: Draft, spec: GroupSpec, slot: Slot, procs: Procs) -> Life
             gen=birth.generation,
             group=spec.name,
             argv=list(command.argv),
-            env={**environment.clean(os.environ), **command.environment},
+            env={**environment.clean(os.environ), **environment.STEADY, **command.environment},
             lock=slot.generation_lock(spec.name, birth.generation),
             log=slot.group_log(spec.name),
             note=notes.LifeNote(birth.ports, draft.log_start, draft.mark).plain(),

@@ -171,6 +171,14 @@ UNIT_STOP: Final = 30.0
 UNIT_WATCHDOG: Final = 90.0
 """Silence after which a unit of ours counts as hung. A hung keeper is the warden's to replace, and one that keeps dying
 comes back after half a minute at most: that takes longer than all this together only where the warden hangs."""
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+NVML_LIMIT: Final = 10.0
+"""For the driver to say what devices there are. It takes 0.1 s, and some seconds where no process keeps the driver awake
+(nvidia-persistenced): each card is then initialised for the question. A wedged driver never answers."""
+
+NVML_END: Final = 1.0
+"""For a killed question to be gone. One that a wedged driver holds in the kernel is left behind."""
 
 # --- watching -------------------------------------------------------------------------------------------------------
 
@@ -336,6 +344,7 @@ def check() -> None:
         "PARENT_GRACE < 5": PARENT_GRACE < 5,
         # Seen to be hung, and looked at once more, before a newcomer gives up.
         "WARDEN_SILENCE + 2 * CONTROL_ANSWER < HANDOFF_WAIT": WARDEN_SILENCE + 2 * CONTROL_ANSWER < HANDOFF_WAIT,
+        "NVML_LIMIT + NVML_END < HANDOFF_WAIT": NVML_LIMIT + NVML_END < HANDOFF_WAIT,
         "MEMBER_POLL * 2 < 1": MEMBER_POLL * 2 < 1,
         "2 * NOTIFY_PULSE + CONTROL_WAIT <= NOTIFY_EXTENSION": 2 * NOTIFY_PULSE + CONTROL_WAIT <= NOTIFY_EXTENSION,
         "NOTIFY_EXTENSION < UNIT_START": NOTIFY_EXTENSION < UNIT_START,

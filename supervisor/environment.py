@@ -19,6 +19,10 @@ ALLOWED = frozenset(
 SCRUBBED = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 """Service-manager variables that speak to one process alone (sd_notify(3), sd_listen_fds(3)): never to a child."""
 
+STEADY = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""Set for every engine, unless its configuration sets it. CUDA's own order is the fastest first, NVML's is the bus: the
+same number is then another card, and work goes where nobody planned it (gpustack#1633)."""
+
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
     """What of `environment` may go on to a process that is not ours to end."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from attrs import field, frozen
+from attrs import frozen
 
 
 class How(StrEnum):
@@ -163,7 +163,8 @@ class Survey:
     host: HostMemory
     driver: str = ""
     reason: str = ""
-    warnings: tuple[str, ...] = field(default=())
+    incomplete: bool = False
+    """There may be devices that could not be asked (a driver that hangs, say): no ground for a plan without devices."""
 
     @property
     def unified(self) -> bool:

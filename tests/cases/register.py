@@ -383,6 +383,41 @@ UNITS: dict[str, Case] = {
     "yrutschle/sslh#168": Later("the systemd unit", "no unit is shipped yet; its lint comes with it"),
 }
 
+DEVICES: dict[str, Case] = {
+    "kubernetes-sigs/dra-driver-nvidia-gpu#1073": held(
+        "a device that cannot tell its memory shares the host's, and is counted once",
+        "devices/nvml::a_device_without_memory_figures_shares_the_hosts__dra_driver_nvidia_gpu_1073",
+    ),
+    "XuehaiPan/nvitop#208": held(
+        "the host's figures given as a device's own are the host's",
+        "devices/nvml::host_figures_given_as_a_devices_own_are_the_hosts__nvitop_208",
+        "devices/nvml::a_card_as_large_as_the_host_is_a_card",
+    ),
+    "Syllo/nvtop#449": held(
+        "what a unified device can give is what the host has available",
+        "devices/nvml::a_unified_total_is_no_budget__nvtop_449",
+    ),
+    "NVIDIA/nvidia-container-toolkit#842": held(
+        "a GPU in MIG mode is its slices, and unknown where they cannot be asked",
+        "devices/nvml::a_gpu_in_mig_mode_is_its_slices__nvidia_container_toolkit_842",
+        "devices/nvml::where_neither_gpu_nor_slice_can_be_asked_it_is_unknown__nvidia_container_toolkit_842",
+    ),
+    "wookayin/gpustat#90": held(
+        "without a driver: no devices, a reason, no import that fails",
+        "devices/nvml::without_a_driver_the_list_is_empty_with_its_reason__gpustat_90",
+    ),
+    "sgl-project/sglang-omni#1685": held(
+        "what processes of another namespace hold is unattributed, never nothing",
+        "devices/nvml::pids_of_another_namespace_are_nobodys__sglang_omni_1685",
+        "devices/nvml::in_a_namespace_of_its_own_an_equal_number_is_not_the_same_process__sglang_omni_1685",
+    ),
+    "gpustack/gpustack#1633": held(
+        "devices are named by UUID, in the order of the bus, and engines number them so",
+        "devices/nvml::devices_stand_in_the_order_of_the_bus__gpustack_1633",
+        "unit/group::devices_are_numbered_as_the_configuration_says_if_it_does__gpustack_1633",
+    ),
+}
+
 LILBEE: dict[str, Case] = {
     "W1": held(
         "an error of the transport ends no membership and touches no engine",
@@ -507,6 +542,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "E health, hangs and rebuild in place": (15, HEALTH),
     "F idle time and queues": (8, LIFETIME),
     "G client connections and streams": (4, CLIENTS),
+    "J devices": (7, DEVICES),
     "K service managers": (1, UNITS),
     "lilbee": (13, LILBEE),
     "llama-swap's ten": (10, TRAPS),

@@ -94,6 +94,14 @@ async def test_its_processes_get_the_few_variables_that_everybody_gets_and_its_o
     assert given["PATH"] == "/bin:/usr/bin"
     assert given["OF_THE_GROUP"] == "1"
     assert "CUDA_VISIBLE_DEVICES" not in given
+    assert given["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+@jumping
+async def test_devices_are_numbered_as_the_configuration_says_if_it_does__gpustack_1633(bench: Bench) -> None:
+    bench = Bench(bench.slot, spec=evolve(SPEC, environment={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}))
+    async with bench.alive():
+        assert bench.warden.spawned[0]["env"]["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
 @jumping
