@@ -297,6 +297,13 @@ GATEWAY_KEEP_ALIVE: Final = 75.0
 """For an idle connection of a client. Longer than the pools of its library keep one (httpx 5 s, undici 4 s, Go 90 s with a
 retry), since a request that meets a connection being closed fails."""
 
+GATEWAY_BODY: Final = 120.0
+"""From a request's head to the last byte of its body. The largest that is taken (64 MiB) comes in 6 s over a slow wireless
+link of 10 MB/s; who sends a byte now and then holds a connection and memory for no longer."""
+
+GATEWAY_LINGER: Final = 5.0
+"""For the rest of a body that was refused: so long its sender can still read why."""
+
 GATEWAY_DRAIN: Final = 5.0
 """For the answers under way when a keeper makes room for the next. Meanwhile new connections wait with the warden, and so
 must not for long; a stream that takes longer is broken off and says so."""

@@ -1,0 +1,218 @@
+"""The gateway's outermost layer: it asks `access` about each request, and bounds how much of one is taken in.
+
+Plain ASGI, and nothing of what it lets pass is touched: a stream's pieces go through as they come.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from supervisor import budgets
+from supervisor.gateway import access
+from supervisor.gateway.access import Allowed, Facts, Preflight, Refused, Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    Message = MutableMapping[str, Any]
+    Scope = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+BODY_MOST_BYTES: Final = 64 << 20
+"""Of one request. A batch of 32 texts of 2 MB passes, and so do four pictures of 10 MB as base64. A request is kept until
+its first byte is delivered, because it may have to be sent again."""
+HELD_MOST_BYTES: Final = 512 << 20
+"""Of all that are there at once: eight of the largest, or 64 of 8 MB. The keeper must not be what the kernel kills."""
+PREFLIGHT_AGE: Final = "600"
+"""Seconds for which a browser need not ask again (Chromium takes 7200 at most). After that a changed configuration holds."""
+
+_TYPES: Final = {401: "authentication_error", 403: "permission_error"}
+"""OpenAI's word for a status; for the others it is `invalid_request_error`, and for what is ours `unavailable_error`."""
+
+
+class Guard:
+    """Around `app`. One for a gateway: it counts what all requests hold. `told` hears the code of each refusal."""
+
+    def __init__(
+        self,
+        app: App,
+        rules: Callable[[], Rules],
+        told: Callable[[str], None] = lambda _: None,
+        *,
+        most_bytes: int = BODY_MOST_BYTES,
+        held_most_bytes: int = HELD_MOST_BYTES,
+        body_limit: float = budgets.GATEWAY_BODY,
+    ) -> None:
+        self._app, self._rules, self._told = app, rules, told
+        self._most, self._held_most, self._body_limit = most_bytes, held_most_bytes, body_limit
+        self.held_bytes = 0
+        """Of bodies of requests that are not answered yet."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers: dict[str, tuple[str, ...]] = {}
+        for name, value in scope["headers"]:
+            key = name.decode("latin-1").lower()
+            headers[key] = (*headers.get(key, ()), value.decode("latin-1"))
+        # A websocket begins as a GET, and browsers let any page open one: only its Origin tells.
+        facts = Facts(scope.get("method", "GET"), scope["path"], headers)
+        match access.decide(facts, self._rules()):
+            case Refused() as refused:
+                self._told(refused.code)
+                if scope["type"] == "websocket":
+                    await receive()
+                    await send({"type": "websocket.close", "code": 1008, "reason": refused.message[:120]})
+                else:
+                    await _refuse(refused, receive, send)
+            case Preflight(origin, wanted):
+                await _answer(send, 204, b"", _preflight(origin, wanted))
+            case Allowed(origin) if scope["type"] == "http":
+                await self._let_in(origin, headers, scope, receive, send)
+            case Allowed():
+                await self._app(scope, receive, send)
+
+    async def _let_in(
+        self, origin: str, headers: dict[str, tuple[str, ...]], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        declared = headers.get("content-length", ("0",))[0]
+        refused = self._too_large(int(declared) if declared.isdecimal() else 0, origin)
+        if refused is not None:
+            self._told(refused.code)
+            await _refuse(refused, receive, send)
+            return
+        body = _Body(self, origin, receive, send)
+        try:
+            await self._app(scope, body.receive, body.send)
+        except Exception:
+            # However many nurseries it came through: what matters is that nobody has been answered yet.
+            if body.refused is None or body.has_begun:
+                raise
+            self._told(body.refused.code)
+            await _refuse(body.refused, None if body.is_whole else receive, send)
+        finally:
+            self.held_bytes -= body.taken
+
+    def _too_large(self, size: int, origin: str, already: int = 0) -> Refused | None:
+        """What is said to a body of `size` bytes, of which so many are counted among those held."""
+        if size > self._most:
+            most = f"{self._most} bytes are the most (gateway.body_limit_mb)"
+            return Refused(413, "request_too_large", f"the request's body is too large: {most}", origin)
+        if self.held_bytes + size - already > self._held_most:
+            message = f"the requests that are here hold {self._held_most >> 20} MiB, which is the most; come again"
+            return Refused(503, "gateway_full", message, origin)
+        return None
+
+
+class _RefusedError(Exception):
+    """The body must not be read on. Seen by nobody: `Guard` answers for it."""
+
+
+class _Body:
+    """A request's body on its way in, and whether its answer is on its way out."""
+
+    def __init__(self, guard: Guard, origin: str, receive: Receive, send: Send) -> None:
+        self._guard, self._origin, self._receive, self._send = guard, origin, receive, send
+        self.is_whole = False
+        self._deadline = trio.current_time() + guard._body_limit
+        self.taken = 0
+        """Bytes of it that are here."""
+        self.refused: Refused | None = None
+        self.has_begun = False
+
+    async def receive(self) -> Message:
+        if self.is_whole:
+            return await self._receive()
+        message: Message = {}
+        with trio.CancelScope(deadline=self._deadline):
+            message = await self._receive()
+        if not message:
+            late = f"the request's body was not there within {self._guard._body_limit:g} s"
+            self.refused = Refused(408, "request_too_slow", late, self._origin)
+            raise _RefusedError
+        self.is_whole = message["type"] != "http.request" or not message.get("more_body", False)
+        size = len(message.get("body", b""))
+        self.taken += size
+        self._guard.held_bytes += size
+        self.refused = self._guard._too_large(self.taken, self._origin, already=self.taken)
+        if self.refused is not None:
+            raise _RefusedError
+        return message
+
+    async def send(self, message: Message) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            if self._origin and message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", []), *_shared(self._origin)]}
+        await self._send(message)
+
+
+async def _refuse(refused: Refused, receive: Receive | None, send: Send) -> None:
+    """Answer, and then read away what is still being sent, for a while: closing on it would reset the connection, and the
+    client would see that instead of the answer (RFC 9112, 9.6). `receive` is None where all of it is here."""
+    kind = "unavailable_error" if refused.status == 503 else _TYPES.get(refused.status, "invalid_request_error")
+    error = {"message": refused.message, "type": kind, "param": None, "code": refused.code}
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *_shared(refused.origin)]
+    if refused.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if refused.status == 503:
+        headers.append((b"retry-after", str(budgets.RETRY_AFTER).encode()))
+
+    async def read_away() -> None:
+        if receive is None:
+            return
+        with trio.move_on_after(budgets.GATEWAY_LINGER):
+            message = await receive()
+            while message["type"] == "http.request" and message.get("more_body", False):
+                message = await receive()
+
+    await _answer(send, refused.status, json.dumps({"error": error}).encode(), headers, read_away)
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def _answer(
+    send: Send,
+    status: int,
+    body: bytes,
+    headers: list[tuple[bytes, bytes]],
+    before_end: Callable[[], Awaitable[None]] = _nothing,
+) -> None:
+    length = [] if status == 204 else [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*length, *headers]})
+    if body:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await before_end()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _shared(origin: str) -> list[tuple[bytes, bytes]]:
+    """What lets a page read an answer (Fetch standard, "CORS protocol"). A key is a header here and no cookie, so `*` may
+    stand for every header."""
+    if not origin:
+        return []
+    return [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-expose-headers", b"*"),
+        (b"vary", b"Origin"),
+    ]
+
+
+def _preflight(origin: str, wanted: str) -> list[tuple[bytes, bytes]]:
+    allowed = [(b"access-control-allow-headers", wanted.encode("latin-1"))] if wanted else []
+    return [
+        *_shared(origin),
+        (b"access-control-allow-methods", b"GET, HEAD, POST, OPTIONS"),
+        (b"access-control-max-age", PREFLIGHT_AGE.encode()),
+        *allowed,
+        (b"access-control-allow-private-network", b"true"),
+    ]
