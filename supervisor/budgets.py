@@ -312,6 +312,18 @@ GATEWAY_MOVE: Final = 0.2
 """For the last words to connections whose engine is gone or that belong to an address given up: TEARDOWN has that much
 to spare before WARDEN_STOP."""
 
+UPSTREAM_CLOSED: Final = 1.0
+"""From a stream that we close to a server that computes no more of it. llama-server's own thread of that connection sees it
+with the next token, 0.03 s later, or with a ping of `--sse-ping-interval 1`, and says so to the scheduler before any
+request that comes after it (measured)."""
+
+QUEUE_RETRY_MOST: Final = 60.0
+"""The longest `Retry-After` of a full queue. OpenAI's libraries take no longer one for serious."""
+
+COUNT_LIMIT: Final = 5.0
+"""For a server to count the tokens of a prompt. Its chat template and tokenizer take 0.1 s for a megabyte; one that is in
+the middle of a batch, or not there, is not waited for, and the bound from bytes is used."""
+
 # --- serving --------------------------------------------------------------------------------------------------------
 
 SERVER_CLEANUP: Final = 12.0
@@ -367,6 +379,7 @@ def check() -> None:
         "HANG_MISSES * (PROBE_INTERVAL + PROBE_ANSWER) < WEDGE_LIMIT / 2": (
             HANG_MISSES * (PROBE_INTERVAL + PROBE_ANSWER) < WEDGE_LIMIT / 2
         ),
+        "COUNT_LIMIT <= RETRY_AFTER < QUEUE_RETRY_MOST": COUNT_LIMIT <= RETRY_AFTER < QUEUE_RETRY_MOST,
         "STALL_SHOWN < WEDGE_LIMIT / 2": STALL_SHOWN < WEDGE_LIMIT / 2,
         "WEDGE_LIMIT < LOOP_LIMIT < STALL_LIMIT": WEDGE_LIMIT < LOOP_LIMIT < STALL_LIMIT,
         "READY_POLL_FIRST < READY_POLL < READY_POLL_MOST": READY_POLL_FIRST < READY_POLL < READY_POLL_MOST,
