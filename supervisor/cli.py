@@ -37,6 +37,7 @@ INTERRUPTED = 130
 CORE = {
     "run": "keep the engine up in the foreground, until Ctrl-C (for tmux and systemd)",
     "status": "what runs, since when, and who uses it",
+    "ps": "who uses the engine: pid, age, last use, terminal and program of each member",
     "stop": "stop the engine, whoever uses it",
     "exec": "run a program that uses the engine: OPENAI_BASE_URL and OPENAI_API_KEY are set for it",
     "logs": "the logs of a group, also of a dead one",

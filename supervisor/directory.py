@@ -79,7 +79,8 @@ class Directory:
 
     def current(self, group: str) -> Endpoint | None:
         """As last heard, unless the keeper has written of the group since: then it has to be asked again. Else a
-        request could go, with its key, to whoever has the group's old port."""
+        request could go, with its key, to whoever has the group's old port. Every request asks: so it is use."""
+        self._tenure.note_use(time.monotonic())
         if self._record_stamp(group) != self._seen.get(group):
             return None
         return self._known.get(group)

@@ -106,6 +106,22 @@ def state_of(pid: int) -> str | None:
         return None
 
 
+def terminal_of(pid: int) -> str | None:
+    """The controlling terminal of the process, as ps(1) names it (`pts/3`, `tty1`); "" where it has none, and None when
+    the process is not there or not readable. proc_pid_stat(5), field 7; the numbers are those of Linux's devices.txt."""
+    try:
+        data = _read(f"{PROC}/{pid}/stat")
+        number = int(data[data.rindex(b")") + 2 :].split()[4])
+    except (OSError, ValueError, IndexError):
+        return None
+    if number <= 0:
+        return ""
+    major, minor = os.major(number), os.minor(number)
+    if 136 <= major <= 143:
+        return f"pts/{(major - 136) * 256 + minor}"
+    return f"tty{minor}" if major == 4 and minor < 64 else f"{major}:{minor}"
+
+
 def parse(data: Any) -> Identity:
     """An identity that was written down (`_asdict`). Raises ValueError or TypeError for what is none."""
     if not isinstance(data, dict) or [type(value) for value in data.values()] != [str, int, int, int]:

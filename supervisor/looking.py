@@ -234,7 +234,7 @@ def _recorded_groups(slot: Slot) -> list[dict[str, Any]]:
 def _members(slot: Slot) -> list[dict[str, Any]]:
     from supervisor import membership
 
-    return [{"pid": m.pid, "name": m.program, "since": m.since} for m in membership.members(slot)]
+    return [member.describe() for member in membership.members(slot)]
 
 
 def dump(snapshot: dict[str, Any]) -> str:

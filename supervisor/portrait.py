@@ -81,7 +81,7 @@ def _members(slot: Slot) -> list[dict[str, Any]]:
         found = membership.members(slot)
     except SlotError:
         return []  # who uses it cannot be told now: for people only, the member watch counts that as in use
-    return [{"pid": member.pid, "name": member.program, "since": member.since} for member in found]
+    return [member.describe() for member in found]
 
 
 def _groups(tree: Tree | None) -> list[dict[str, Any]]:

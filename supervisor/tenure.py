@@ -44,6 +44,7 @@ class Tenure:
         self._left = False
         self._wanted = False
         self._failure: tuple[int, QueenrightError] | None = None
+        self._used = -budgets.USE_STEP
         self.attempts = 0
         """How often a rebuild was begun."""
         self._wake_read, self._wake_write = os.pipe()
@@ -66,6 +67,13 @@ class Tenure:
             arguments = (weakref.ref(self), self._wake_read)
             self._thread = threading.Thread(target=_watch, args=arguments, name="queenright-watch", daemon=True)
             self._thread.start()
+
+    def note_use(self, now: float) -> None:
+        """A request begins at `now`, of time.monotonic(). Every USE_STEP the membership says so; else it is a comparison."""
+        if now - self._used >= budgets.USE_STEP:
+            self._used = now
+            if os.getpid() == self._pid:
+                self._membership.note_use()
 
     def need(self, since: int) -> None:
         """The engine was found gone, and is wanted: have it rebuilt. Returns at once.

@@ -489,6 +489,13 @@ LILBEE: dict[str, Case] = {
     ),
 }
 
+PEOPLE: dict[str, Case] = {
+    "anomalyco/opencode#14504": held(
+        "a member that outlives its terminal and does nothing is seen as that: age, last use and terminal",
+        "engine/ps::ps_shows_age_last_use_and_terminal_also_of_who_does_nothing__opencode_14504",
+    ),
+}
+
 TRAPS: dict[str, Case] = {
     "1 a crash leaves the servers": held(
         "no crash of a proxy leaves its server",
@@ -544,6 +551,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "G client connections and streams": (4, CLIENTS),
     "J devices": (7, DEVICES),
     "K service managers": (1, UNITS),
+    "L what people see": (1, PEOPLE),
     "lilbee": (13, LILBEE),
     "llama-swap's ten": (10, TRAPS),
 }

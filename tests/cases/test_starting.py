@@ -20,6 +20,7 @@ STARTS_AN_ENGINE = frozenset({"run", "exec", "demo", "bench"})
 LOOKS: dict[str, list[list[str]]] = {
     "status": [["--json"]],
     "stop": [["--json"]],
+    "ps": [["--json"]],
     "logs": [[], ["chat"]],
     "doctor": [["--json"]],
     "apply": [["--json"]],

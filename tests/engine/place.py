@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OF_A_SLOT = ("run", "exec", "status", "stop", "logs", "apply", "retry", "hold", "release", "restart-keeper", "doctor")
+OF_A_SLOT = ("run", "exec", "status", "stop", "logs", "apply", "retry", "hold", "release", "restart-keeper", "doctor",
+             "ps", "events")  # fmt: skip
 """Commands that take `--config`."""
 
 TRACEBACK = "Traceback (most recent call last)"

@@ -285,3 +285,18 @@ def test_a_handle_knows_whether_this_process_has_others(slot: Slot) -> None:
     first.leave()
     assert seen == [True, False, False, True, False]
     assert not first.is_only_one
+
+
+def test_a_member_says_when_it_last_used_the_engine_and_nothing_before_it_did(slot: Slot) -> None:
+    with join(slot, program="x") as handle:
+        (member,) = members(slot)
+        assert member.last_use is None
+        handle.note_use()
+        (member,) = members(slot)
+        assert member.last_use is not None
+        assert abs(member.last_use - member.since) < 60
+        assert member.describe() == {
+            "pid": os.getpid(), "name": "x", "since": member.since, "last_use": member.last_use,
+        }  # fmt: skip
+    handle.note_use()
+    assert members(slot) == []
