@@ -186,6 +186,9 @@ MEMBER_POLL: Final = 0.25
 """Between two looks at the member locks: the last one out is noticed within a second (docs/concepts.md, "Stopping"), and
 100 raw probes of 100 locks a second cost 0.03 % of a core (measured)."""
 
+LOAD_LOOK: Final = 1.0
+"""Between two looks at how far a load is. Each takes up to 8 ms of a thread (measured), and only while something loads."""
+
 USE_STEP: Final = 10.0
 """Between two words of a member that it uses the engine. For people, who see it as `12 s ago`; noting it takes 3 us and
 comparing 0.2 us (measured), of a request that takes milliseconds."""

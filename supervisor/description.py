@@ -12,7 +12,6 @@ from supervisor.lifecycle import UP
 if TYPE_CHECKING:
     from supervisor.contract import GroupSpec
     from supervisor.inquest import Past
-    from supervisor.life import Life
     from supervisor.nursing import Nurse
     from supervisor.probing import Prober
 
@@ -54,7 +53,7 @@ def describe(group: View) -> dict[str, Any]:
         "generation": life.birth.generation if life else None,
         "url": life.birth.url if life else None,
         "proxy": proxy,
-        "servers": _servers(group.spec, life, prober),
+        "servers": _servers(group.spec, nurse, prober),
         "restarts": past.history.restarts,
         "reloads": past.losses.restarts,
         "cause": records.unstructure(past.cause) if past.cause else None,
@@ -63,7 +62,8 @@ def describe(group: View) -> dict[str, Any]:
     }
 
 
-def _servers(spec: GroupSpec, life: Life | None, prober: Prober | None) -> list[dict[str, Any]]:
+def _servers(spec: GroupSpec, nurse: Nurse | None, prober: Prober | None) -> list[dict[str, Any]]:
+    life = nurse.life if nurse else None
     family = life.family() if life else []
     servers = []
     for launch in spec.launches:
@@ -79,6 +79,7 @@ def _servers(spec: GroupSpec, life: Life | None, prober: Prober | None) -> list[
                 "port": port,
                 "state": (state or ServerState.DOWN).value,
                 "rss_bytes": identity.resident_bytes(pid) if pid else None,
+                "loading": nurse and nurse.loads.describe(launch.role),
                 "health": prober and prober.describe(launch.role),
             }
         )

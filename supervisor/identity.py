@@ -361,6 +361,11 @@ def signal_exact(identity: Identity, number: int) -> bool:
     return True
 
 
+def proc_file(pid: int, name: str) -> bytes:
+    """A whole file of a process in /proc. Raises OSError."""
+    return _read(f"{PROC}/{pid}/{name}")
+
+
 def _read(path: str) -> bytes:
     """A whole file of procfs. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -10,6 +10,7 @@ from supervisor import budgets, listeners, restart
 from supervisor.errors import EngineStartError, ProxyLostError
 from supervisor.kinds import ServerState
 from supervisor.lifecycle import Event
+from supervisor.load_progress import LoadWatch
 from supervisor.probing import Prober
 from supervisor.procs import Exited, Gone
 
@@ -37,6 +38,7 @@ class Nurse:
         changed: Callable[[], None],
     ) -> None:
         self.life, self._kind, self._tell, self._changed = life, kind, tell, changed
+        self.loads = LoadWatch(spec, life, changed)
         self.prober = Prober(
             spec,
             kind,
@@ -69,6 +71,7 @@ class Nurse:
             nursery.start_soon(self.prober.run)
             nursery.start_soon(self._come_up, spec)
             nursery.start_soon(self.life.keep_start)
+            nursery.start_soon(self.loads.run)
 
     async def _come_up(self, spec: GroupSpec) -> None:
         """Load its servers, say that the group can serve, and then watch it. One that was ready under an earlier keeper

@@ -31,6 +31,8 @@ KNOBS = {
         "on SIGTERM: exit | ignore | drain (as llama-server: when no request is open) | seconds until it exits",
     ),
     "ballast": ("0", "MiB of memory to hold"),
+    "map-model": ("0", "share of the model file to map in before it listens, as llama-server does with mmap"),
+    "read-model": ("0", "share of the model file to read before it listens, as with --no-mmap; it stays open"),
     "log-bytes": ("0", "bytes written to stderr per request"),
     "log-spam": ("0", "bytes a second written to stderr, for ever"),
     "rate": ("0", "tokens a second; 0 is as fast as it can"),
@@ -588,6 +590,30 @@ def spam(rate: float) -> None:
         time.sleep(0.05)
 
 
+def map_in(path: str, share: float) -> object:
+    """A part of a file in memory, by its mapping."""
+    if not share:
+        return None
+    import mmap
+
+    with open(path, "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    for at in range(0, int(len(mapping) * share), 4096):
+        mapping[at]
+    return mapping
+
+
+def read_in(path: str, share: float) -> object:
+    """A part of a file, read; the file stays open."""
+    if not share:
+        return None
+    file = open(path, "rb", buffering=0)  # noqa: SIM115 - it is to stay open
+    left = int(os.path.getsize(path) * share)
+    while left > 0:
+        left -= len(file.read(min(left, 1 << 20)))
+    return file
+
+
 def main(argv: list[str]) -> None:
     """Start, serve, and leave as told."""
     options = Options(argv)
@@ -628,6 +654,7 @@ def main(argv: list[str]) -> None:
         timer.start()
     ballast = bytearray(int(options.number("ballast")) << 20)
     ballast[::4096] = b"\1" * len(ballast[::4096])  # touched, so that it is resident
+    held = [map_in(model, options.number("map-model")), read_in(model, options.number("read-model"))]
     if rate := options.number("log-spam"):
         threading.Thread(target=spam, args=[rate], daemon=True).start()
     if options.text("health") == "refuse":
@@ -635,7 +662,7 @@ def main(argv: list[str]) -> None:
     listener = bind(options)
     if mode := options.text("fork"):
         fork_grandchild(mode, listener)
-    while True:
+    while held:  # for ever: they are kept in memory by being named here
         connection, _ = listener.accept()
         threading.Thread(target=Handler(fake, connection).run, daemon=True).start()
 
