@@ -202,6 +202,13 @@ BUILD_LOCK_TRY: Final = 0.05
 LOOK_LIMIT: Final = 0.8
 """For the keeper's answer to a command that only looks: those answer within a second, with or without it."""
 
+WATCH_ROUND: Final = 1.0
+"""One round of a watch: ages on the screen are at most so old, and a keeper that was stopped shows within two. A round
+costs the keeper one snapshot, 1 ms (measured)."""
+
+WATCH_PAUSE: Final = 0.25
+"""Between two looks of a watch at a slot whose keeper says nothing. A look at an empty slot costs 0.1 ms."""
+
 FOLLOW_POLL: Final = 0.2
 """Between two looks at a log that is followed; a person cannot tell it from at once."""
 

@@ -36,7 +36,7 @@ INTERRUPTED = 130
 
 CORE = {
     "run": "keep the engine up in the foreground, until Ctrl-C (for tmux and systemd)",
-    "status": "what runs, since when, and who uses it",
+    "status": "what runs, since when, who uses it, and what is wrong",
     "ps": "who uses the engine: pid, age, last use, terminal and program of each member",
     "stop": "stop the engine, whoever uses it",
     "exec": "run a program that uses the engine: OPENAI_BASE_URL and OPENAI_API_KEY are set for it",

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from supervisor import budgets, identity, locks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from supervisor.slot import Slot
 
 UNKNOWN_GROUP: dict[str, Any] = {
@@ -235,6 +237,46 @@ def _members(slot: Slot) -> list[dict[str, Any]]:
     from supervisor import membership
 
     return [member.describe() for member in membership.members(slot)]
+
+
+def whole(slot: Slot, snapshot: dict[str, Any]) -> dict[str, Any]:
+    """The snapshot with what stands beside it: `built`, by whom the engine came to be what it is and why (the last step of
+    the ladder that was more than to bind), and `private`, the engines in private slots."""
+    from supervisor import journal
+
+    built = None
+    if snapshot["state"] != "down":
+        built = journal.last_rung(slot, "build", "extend", "replace", "take over")
+    private = [_brief(look(one)) for one in slot.private_slots() if locks.is_held(one.warden_lock) is not False]
+    return {**snapshot, "built": built, "private": private}
+
+
+def _brief(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """An engine beside the one that was asked for: enough to see that it is there, and whose."""
+    groups = [{"name": group["name"], "state": group["state"]} for group in snapshot["groups"]]
+    return {"groups": groups} | {key: snapshot[key] for key in ("slot", "state", "members")}
+
+
+def follow(slot: Slot) -> Iterator[dict[str, Any]]:
+    """Whole snapshots, for ever: each change as the keeper tells of it, and one every WATCH_ROUND at least. Over the ends of
+    keepers and engines, and while there is none. Raises SlotError for a directory that cannot be a slot."""
+    import time
+
+    from supervisor import control
+    from supervisor.control import ControlError
+
+    while True:
+        told = False
+        if slot.examine() and locks.is_held(slot.warden_lock) is not False:
+            try:
+                for snapshot in control.converse(slot, "follow", limit=budgets.WATCH_ROUND, first=budgets.LOOK_LIMIT):
+                    told = True
+                    yield whole(slot, snapshot)
+            except ControlError:
+                pass  # the round is over, or nobody answers
+        if not told:
+            yield whole(slot, look(slot))
+            time.sleep(budgets.WATCH_PAUSE)  # noqa: TID251 - nobody tells of an engine that is to come
 
 
 def dump(snapshot: dict[str, Any]) -> str:

@@ -125,18 +125,7 @@ def patience(text: str) -> Iterator[None]:
 
 
 def ago(since: float | None) -> str:
-    """A time as people say it. `since` is seconds of the epoch."""
-    if since is None:
-        return "?"
-    seconds = max(0, int(time.time() - since))
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
+    """How long ago that was. `since` is seconds of the epoch."""
+    from supervisor import wording
 
-
-def size(number: int | None) -> str:
-    """Bytes as people say them."""
-    if number is None:
-        return "?"
-    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
+    return wording.ago(since, time.time())

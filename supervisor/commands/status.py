@@ -2,126 +2,108 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.commands._common import add_place, ago, size, slot_of
+from supervisor.commands._common import add_place, slot_of
 
 if TYPE_CHECKING:
     import argparse
 
+    from rich.text import Text
+
     from supervisor.slot import Slot
+
+STYLES: Final = {"good": "green", "bad": "bold red", "changing": "yellow", "quiet": "dim", "": ""}
+"""The moods of `screen.Line` in rich's words."""
 
 
 class Status:
     """The command."""
 
-    help = "what runs, since when, and who uses it"
+    help = "what runs, since when, who uses it, and what is wrong"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add this command's arguments."""
         add_place(parser)
-        parser.add_argument("--json", action="store_true", help="the same as data")
+        parser.add_argument("--json", action="store_true", help="the same as data (docs/reference/status.md)")
+        parser.add_argument(
+            "--watch", action="store_true",
+            help="go on showing it, until Ctrl-C, also while there is no engine; into a pipe: a line for each change",
+        )  # fmt: skip
         parser.epilog = (
-            "example:\n  queenright status --json\n\nExit status 4 when no engine runs, 5 when a group failed."
+            "example:\n  queenright status --json\n  queenright status --watch\n\n"
+            "Exit status 4 when no engine runs, 5 when a group failed; of a watch 130, by Ctrl-C."
         )
 
     def run(self, args: argparse.Namespace) -> int:
         """Print it."""
-        from supervisor.looking import dump, look
+        from supervisor.looking import dump, look, whole
 
         slot = slot_of(args)
-        snapshot = look(slot)
-        snapshot["built"] = _built(slot) if snapshot["state"] != "down" else None
-        snapshot["private"] = [_brief(look(private)) for private in slot.private_slots() if _is_alive(private)]
-        print(dump(snapshot) if args.json else render(snapshot))
+        if args.watch:
+            return _watch(slot, as_json=args.json)
+        snapshot = whole(slot, look(slot))
+        if args.json:
+            print(dump(snapshot))
+        else:
+            from supervisor.screen import plain
+
+            print(plain(snapshot, time.time()))
         return {"down": 4, "failed": 5}.get(snapshot["state"], 0)
 
 
 COMMAND: Final = Status()
 
 
-def _built(slot: Slot) -> dict[str, Any] | None:
-    """By whom the engine came to be what it is, and why: the last step of the ladder that was more than to bind."""
-    from supervisor import journal
-
-    return journal.last_rung(slot, "build", "extend", "replace", "take over")
-
-
-def _is_alive(slot: Slot) -> bool:
-    from supervisor import locks
-
-    return locks.is_held(slot.warden_lock) is not False
-
-
-def _brief(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """An engine beside the one that was asked for: enough to see that it is there, and whose."""
-    groups = [{"name": group["name"], "state": group["state"]} for group in snapshot["groups"]]
-    return {"groups": groups} | {key: snapshot[key] for key in ("slot", "state", "members")}
+def _watch(slot: Slot, *, as_json: bool) -> int:
+    """Until Ctrl-C, which is how a watch ends: without a word."""
+    try:
+        if as_json or not sys.stdout.isatty():
+            _tell(slot, as_json=as_json)
+        else:
+            _show(slot)
+    except KeyboardInterrupt:
+        pass
+    return 130
 
 
-def render(snapshot: dict[str, Any]) -> str:
-    """The snapshot for people."""
-    lines = [f"engine    {snapshot['state']}" + (f": {snapshot['reason']}" if snapshot["reason"] else "")]
-    lines.append(f"slot      {snapshot['slot']}")
-    if snapshot["keeper"]:
-        keeper = snapshot["keeper"]
-        lines.append(f"keeper    pid {keeper['pid']}, version {keeper['version']}, up {ago(keeper['since'])}")
-    elif snapshot["warden"]:
-        lines += [f"          | {line}" for line in snapshot["warden"]["last_words"]]
-    if (cgroup := (snapshot["warden"] or {}).get("cgroup", "")).strip("/"):
-        lines.append(f"warden    pid {snapshot['warden']['pid']}, in control group {cgroup}")
-    if built := snapshot.get("built"):
-        lines.append(
-            f"built     {ago(built['at'])} ago by {built['program']} (pid {built['pid']}), to {built['rung']}: {built['reason']}"
-        )
-    for group in snapshot["groups"]:
-        lines += _group(group)
-    if snapshot["members"]:
-        names = ", ".join(f"{m['name']} (pid {m['pid']}, {ago(m['since'])})" for m in snapshot["members"])
-        lines.append(f"members   {names}")
-    elif snapshot["state"] != "down":
-        lines.append(f"members   {_why_without(snapshot)}")
-    for private in snapshot.get("private", []):
-        groups = ", ".join(f"{group['name']} {group['state']}" for group in private["groups"]) or private["state"]
-        users = ", ".join(f"{m['name']} (pid {m['pid']})" for m in private["members"]) or "nobody"
-        lines.append(f"private   {private['slot']}: {groups}; used by {users}")
-    return "\n".join(lines)
+def _tell(slot: Slot, *, as_json: bool) -> None:
+    """A line for each change."""
+    import json
+
+    from supervisor import looking, screen
+
+    before: dict[str, Any] | None = None
+    for snapshot in looking.follow(slot):
+        if as_json:
+            if snapshot != before:
+                print(json.dumps({k: v for k, v in snapshot.items() if k != "contract"}), flush=True)
+        else:
+            for line in screen.news(before, snapshot):
+                print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+        before = snapshot
 
 
-def _why_without(snapshot: dict[str, Any]) -> str:
-    """What keeps an engine up that nobody uses."""
-    if snapshot["lifetime"] == "run":
-        return "kept up by `queenright run`"
-    return f"none; kept warm by {', '.join(snapshot['warm'])}" if snapshot["warm"] else "none"
+def _show(slot: Slot) -> None:
+    """A screen of its own, drawn anew with each change and each second, in the size that the terminal has then."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from supervisor import looking
+
+    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+        for snapshot in looking.follow(slot):
+            live.update(drawn(snapshot, time.time()), refresh=True)
 
 
-def _group(group: dict[str, Any]) -> list[str]:
-    reason = f": {group['reason']}" if group["reason"] else ""
-    counts = [(group.get("restarts"), "restart"), (group.get("reloads"), "reload")]
-    restarts = "".join(f", {times} {what}{'s' if times > 1 else ''}" for times, what in counts if times)
-    lines = [f"{group['name']:9} {group['state']}{reason}{restarts}"]
-    if group["proxy"]:
-        lines.append(
-            f"          proxy  pid {group['proxy']['pid']}, port {group['proxy']['port']}{_health(group['proxy'])}"
-        )
-    for server in group["servers"]:
-        where = (
-            f"pid {server['pid']}, port {server['port']}, {size(server['rss_bytes'])}"
-            if server["pid"]
-            else "no process"
-        )
-        lines.append(f"          {server['role']:6} {server['model']}: {server['state']}, {where}{_health(server)}")
-    if group["state"] == "running" and (cause := group.get("cause")):
-        said = f"{cause['word']}: {cause['detail']}" if cause["detail"] else cause["word"]
-        lines.append(f"          last end: {said}")
-    if unwritten := group.get("unwritten"):
-        lines.append(f"          its record is old: {unwritten}")
-    return lines + [f"          | {line}" for line in group.get("log_tail", [])]
+def drawn(snapshot: dict[str, Any], now: float) -> Text:
+    """The screen in colours, with the time it is of at its foot."""
+    from rich.text import Text
 
+    from supervisor import screen
 
-def _health(process: dict[str, Any]) -> str:
-    """What is thought of a process that is not simply healthy, and why."""
-    found = process.get("health")
-    if not found or found["verdict"] in ("healthy", "unknown"):
-        return ""
-    return f"; {found['verdict']}: {found['evidence']}"
+    parts = [(f"{line.text}\n", STYLES[line.mood]) for line in screen.lines(snapshot, now)]
+    foot = f"\n{time.strftime('%H:%M:%S', time.localtime(now))}, Ctrl-C ends this and nothing else"
+    return Text.assemble(*parts, (foot, "dim"), overflow="fold")

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from supervisor import budgets, looking, records
-from supervisor.commands.status import render
 from supervisor.errors import ExitCode
+from supervisor.screen import plain
 from tests.engine.kit import Launch
 from tests.engine.place import TRACEBACK, Place
 from tests.engine.seen import kill
@@ -78,7 +79,7 @@ def test_a_look_without_a_keeper_survives_whatever_stands_in_a_groups_record(
         found = looking.look(place.slot)
         assert found["state"] == "degraded", how
         assert [group["name"] for group in found["groups"] if group["name"] == "embed"] == ["embed"], how
-        text = render(found)
+        text = plain(found, time.time())
         assert "embed" in text, how
         assert place.slot.group_record("chat").read_bytes() == before, "who only looks moves nothing"
     assert place.cli("status").returncode == ExitCode.OK

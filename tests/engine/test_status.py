@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -15,13 +16,14 @@ from supervisor._version import __version__
 from supervisor.errors import ExitCode
 from tests.engine.kit import Launch
 from tests.engine.seen import kill
-from tests.support import wait_until
+from tests.support import ROOT, wait_until
 
 if TYPE_CHECKING:
     from tests.engine.place import Place
 
 pytestmark = pytest.mark.process
 
+STATUS_PAGE = ROOT / "docs" / "reference" / "status.md"
 ANSWER_LIMIT = 10.0
 """What must be there within a second, on a machine that is busy with other tests: not a speed, only not for ever."""
 
@@ -32,6 +34,25 @@ def asked(place: Place) -> tuple[int, dict[str, Any]]:
     code, found = place.status()
     assert time.monotonic() - began < ANSWER_LIMIT
     return code, found
+
+
+def keys(value: object, path: str = "") -> tuple[set[str], set[str]]:
+    """Paths of all keys below a value, and of those that are null or empty, so that nothing is known of what is in them."""
+    shown: set[str] = set()
+    empty: set[str] = set()
+    if isinstance(value, dict):
+        for key, each in value.items():
+            below, bare = keys(each, f"{path}.{key}" if path else key)
+            shown |= below or {f"{path}.{key}" if path else key}
+            empty |= bare
+        return shown | ({path} if path and not path.endswith("[]") else set()), empty
+    if isinstance(value, list):
+        for each in value:
+            below, bare = keys(each, f"{path}[]")
+            shown |= below or {f"{path}[]"}
+            empty |= bare
+        return shown, empty if value else {path}
+    return {path}, {path} if value is None else set()
 
 
 def fits(value: object, shape: object) -> bool:
@@ -93,6 +114,15 @@ def test_status_of_a_running_engine_has_every_field_and_each_is_true(place: Plac
         assert f"QUEENRIGHT_GENERATION={group['generation']}".encode() in _environment(server["pid"])
     assert [(member["pid"], member["name"]) for member in found["members"]] == [(front.pid, front.name)]
     assert abs(found["members"][0]["since"] - time.time()) < 600
+
+    # The page has every key, and none that is not there.
+    shown, empty = keys(found)
+    shown = {key.removesuffix("[]") for key in shown}
+    page = set(re.findall(r"^\| `([\w.\[\]]+?)(?:\[\])?` \|", STATUS_PAGE.read_text(), flags=re.MULTILINE))
+    assert shown <= page, shown - page
+    later = ("gateway", "groups[].queue", "warden.last_", "warden.next_")
+    missing = {key for key in page - shown if not key.startswith(later)}
+    assert {key for key in missing if not any(key.startswith(f"{one}") for one in empty)} == set()
 
     # No secret is shown, and what a person sees says the same.
     key = place.slot.group_key("chat").read_text().strip()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from supervisor import budgets, looking, records
 from supervisor.checks import Finding, engine_checks
-from supervisor.commands.status import render
+from supervisor.screen import plain
 from supervisor.slot import Slot
 from tests.process.warden_rig import Rig
 from tests.support import wait_until
@@ -47,7 +48,7 @@ def test_a_keeper_that_ended_the_engine_is_told_from_one_that_died(left: str) ->
         else:
             assert (found["state"], found["keeper"], found["groups"]) == ("stopping", None, [])
             assert "the warden is about to leave" in found["reason"]
-            assert "engine    stopping: " in render(found)
+            assert "engine    stopping: " in plain(found, time.time())
 
 
 def test_a_keeper_that_died_and_the_next_one_to_come_are_shown() -> None:
@@ -75,7 +76,7 @@ def test_from_so_many_deaths_in_a_row_on_it_is_failing_and_its_last_words_are_sh
         assert (found["state"], found["warden"]["keeper_crashes"]) == ("failing", budgets.KEEPER_FAILING)
         assert "died 7 times in a row, the last one: exit status 3, after " in found["reason"]
         assert found["warden"]["last_words"][-2:] == ["first words", "last words"]
-        assert "\n          | last words\n" in render(found)
+        assert "\n          | last words\n" in plain(found, time.time())
 
 
 @pytest.mark.long

@@ -1,0 +1,99 @@
+"""What is wrong with an engine, and what to do about it: a pure function of the snapshot, over one table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from supervisor.wording import span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+STUCK_LOAD: Final = 30.0
+"""Seconds without a byte of a load after which that is said. # budget: a disk that spins up, or warming after the last
+byte, takes less; llama-server is silent for a second or two (measured)"""
+
+READ: Final = 0.95
+"""Share of a file from which it counts as read: what follows is warming. llama-server leaves 2 % of it alone (measured)."""
+
+FORGOTTEN: Final = 86400.0
+"""Seconds that a member has not used the engine, after which it is named. # budget: a night and a day"""
+
+NEXT: Final[Mapping[str, str]] = {
+    "failed": "`queenright logs {name} --start` says why; mend it, then `queenright retry {name}`",
+    "held": "`queenright release` lets it run again",
+    "failing": "`queenright logs keeper` has its last words; the engine serves on, and a keeper is tried every 30 s",
+    "restarting": "nothing: the next keeper takes the engine up as it is",
+    "silent": "nothing: a keeper that stays silent is replaced; `queenright stop` works all the same",
+    "unkillable": "see what holds that process (a driver, a disk); what it holds stays taken until it is gone",
+    "left over": "`queenright stop` ends them",
+    "unwritten": "make room on the slot's disk; the record is then written by itself",
+    "stalled": "wait, or look at `queenright logs {name}`; it is rebuilt by itself if it stays so",
+    "stuck load": "look at the disk and at `queenright logs {name}`; the group's start_limit_s ends the load",
+    "gateway": "see [gateway] in queenright.toml, then `queenright apply`; direct members are served all the same",
+    "gone quiet": "if that program is not wanted any more, end it: it keeps the engine up",
+}
+"""The next step for each kind of trouble. `{name}` is the group's."""
+
+
+class Trouble(NamedTuple):
+    """One thing that is wrong. `kind` is a key of NEXT, `about` what it concerns, `text` says it."""
+
+    kind: str
+    about: str
+    text: str
+
+    @property
+    def next_step(self) -> str:
+        """What to do about it."""
+        return NEXT[self.kind].format(name=self.about)
+
+
+def troubles(snapshot: Mapping[str, Any], now: float) -> list[Trouble]:
+    """All that is wrong, what is worst first. `now` in seconds of the epoch."""
+    found = [trouble for group in snapshot["groups"] for trouble in _of_group(group, now)]
+    found += [*_of_engine(snapshot), *_of_gateway(snapshot.get("gateway")), *_of_members(snapshot["members"], now)]
+    order = list(NEXT)
+    return sorted(found, key=lambda trouble: order.index(trouble.kind))
+
+
+def _of_engine(snapshot: Mapping[str, Any]) -> Iterator[Trouble]:
+    state, reason = snapshot["state"], snapshot["reason"]
+    if snapshot.get("held"):
+        yield Trouble("held", "engine", snapshot["held"])
+    if state in ("failing", "restarting"):
+        yield Trouble(state, "keeper", reason)
+    elif state == "degraded" and snapshot["keeper"] is None:
+        yield Trouble("silent", "keeper", reason)
+    elif state == "down" and "still alive" in reason:
+        yield Trouble("left over", "engine", reason)
+
+
+def _of_group(group: Mapping[str, Any], now: float) -> Iterator[Trouble]:
+    name = group["name"]
+    if group["state"] == "failed":
+        yield Trouble("failed", name, "it was given up, and is not tried again by itself")
+    if "cannot be killed" in (group["reason"] or ""):
+        yield Trouble("unkillable", name, group["reason"])
+    if unwritten := group.get("unwritten"):
+        yield Trouble("unwritten", name, f"its record is old: {unwritten}")
+    for process in (group["proxy"], *group["servers"]):
+        health = (process or {}).get("health")
+        if health and health["verdict"] in ("stalled", "hung", "wedged"):
+            yield Trouble("stalled", name, f"{health['verdict']}: {health['evidence']}")
+    for server in group["servers"]:
+        loading = server.get("loading")
+        if loading and loading["bytes"] < READ * loading["of"] and now - loading["moved"] >= STUCK_LOAD:
+            text = f"the load of {server['model']} has not moved for {span(now - loading['moved'])}"
+            yield Trouble("stuck load", name, text)
+
+
+def _of_gateway(gateway: Mapping[str, Any] | None) -> Iterator[Trouble]:
+    if gateway and gateway.get("reason"):
+        yield Trouble("gateway", "gateway", f"{gateway.get('state')}: {gateway['reason']}")
+
+
+def _of_members(members: list[dict[str, Any]], now: float) -> Iterator[Trouble]:
+    for member in members:
+        if (used := member.get("last_use")) and now - used >= FORGOTTEN:
+            yield Trouble("gone quiet", member["name"], f"pid {member['pid']} has not used it for {span(now - used)}")

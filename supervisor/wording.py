@@ -1,0 +1,30 @@
+"""Times and sizes as people say them. Pure: `now` is given."""
+
+from __future__ import annotations
+
+
+def span(seconds: float) -> str:
+    """A length of time: `3 min`."""
+    whole = max(0, int(seconds))
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if whole >= size:
+            return f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def ago(since: float | None, now: float) -> str:
+    """How long ago that was, `?` where it is not known. Both are seconds of the epoch."""
+    return "?" if since is None else span(now - since)
+
+
+def amount(number: int | None) -> str:
+    """Bytes: `2.8 GiB`."""
+    if number is None:
+        return "?"
+    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
+
+
+def progress(read: int, size: int) -> str:
+    """Bytes out of bytes: `43 %, 1.2 of 2.8 GiB`."""
+    unit, of = ("GiB", 2**30) if size >= 2**30 else ("MiB", 2**20)
+    return f"{100 * read // max(1, size)} %, {read / of:.1f} of {size / of:.1f} {unit}"

@@ -1,0 +1,122 @@
+"""What `queenright status` says of a snapshot, and what it advises. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor import wording
+from supervisor.advice import FORGOTTEN, NEXT, STUCK_LOAD, troubles
+from supervisor.screen import lines, news, plain
+
+NOW = 1_800_000_000.0
+
+
+def snapshot(**changes: Any) -> dict[str, Any]:
+    return {
+        "slot": "/s", "state": "running", "reason": "", "lifetime": "members", "held": None, "warm": [],
+        "keeper": {"pid": 2, "version": "1", "since": NOW - 60}, "warden": {"pid": 1, "cgroup": "/"},
+        "groups": [], "members": [],
+    } | changes  # fmt: skip
+
+
+def server(**changes: Any) -> dict[str, Any]:
+    return {
+        "role": "chat", "model": "smol", "pid": 4, "port": 9001, "state": "ready", "rss_bytes": 3 << 30, "health": None,
+        "loading": None,
+    } | changes  # fmt: skip
+
+
+def group(*servers: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {
+        "name": "chat", "state": "running", "reason": "", "since": NOW - 7200, "restarts": 0, "reloads": 0,
+        "proxy": {"pid": 3, "port": 9000, "health": None}, "servers": list(servers), "cause": None, "unwritten": None,
+        "log_tail": [],
+    } | changes  # fmt: skip
+
+
+LOADING = {"bytes": 1_288_490_188, "of": 3_006_477_107, "moved": NOW - 2}
+STILL = LOADING | {"moved": NOW - STUCK_LOAD}
+WARMING = STILL | {"bytes": LOADING["of"]}
+HUNG = {"verdict": "stalled", "evidence": "no request moved on for 9 s", "in_flight": 1}
+QUIET = {"name": "agent", "pid": 9, "since": NOW - 2 * FORGOTTEN, "last_use": NOW - FORGOTTEN}
+
+TROUBLE: dict[str, dict[str, Any]] = {
+    "failed": {"groups": [group(state="failed", reason="bad flag")]},
+    "held": {"held": "held by me"},
+    "failing": {"state": "failing", "reason": "the keeper died 7 times in a row", "keeper": None},
+    "restarting": {"state": "restarting", "reason": "the keeper died once", "keeper": None},
+    "silent": {"state": "degraded", "reason": "the keeper, pid 2, is stopped", "keeper": None},
+    "unkillable": {"groups": [group(state="stopping", reason="cannot be killed: pids 4")]},
+    "left over": {"state": "down", "reason": "no engine runs; processes of an earlier one are still alive: chat.x"},
+    "unwritten": {"groups": [group(unwritten="No space left on device")]},
+    "stalled": {"groups": [group(server(health=HUNG))]},
+    "stuck load": {"groups": [group(server(state="loading", loading=STILL))]},
+    "gateway": {"gateway": {"url": None, "state": "down", "reason": "port 8080 is taken"}},
+    "gone quiet": {"members": [QUIET]},
+}
+
+
+@pytest.mark.parametrize("kind", NEXT)
+def test_each_kind_of_trouble_is_found_and_said_with_a_next_step(kind: str) -> None:
+    found = snapshot(**TROUBLE[kind])
+    assert [trouble.kind for trouble in troubles(found, NOW)] == [kind]
+    (trouble,) = troubles(found, NOW)
+    assert f"wrong     {trouble.about}: {trouble.text}\n          -> {trouble.next_step}" in plain(found, NOW)
+    assert "{" not in trouble.next_step
+
+
+def test_a_healthy_engine_has_no_trouble_and_each_line_says_what_is_asked_for() -> None:
+    member = {"name": "lilbee", "pid": 7, "since": NOW - 3600, "last_use": NOW - 12}
+    unseen = {"name": "exec curl", "pid": 8, "since": NOW - 30, "last_use": None}
+    loading = server(role="embed", state="loading", loading=LOADING)
+    found = snapshot(
+        groups=[group(server(), loading, queue={"waiting": 3, "refused": 0}, restarts=2)],
+        members=[member, unseen],
+        gateway={"url": "http://127.0.0.1:8080", "state": "up", "reason": ""},
+    )
+    assert troubles(found, NOW) == []
+    assert plain(found, NOW).splitlines() == [
+        "engine    running",
+        "slot      /s",
+        "gateway   http://127.0.0.1:8080, up",
+        "keeper    pid 2, version 1, up 1 min",
+        "chat      running for 2 h, 2 restarts, queue: 3 waiting",
+        "          proxy  pid 3, port 9000",
+        "          chat   smol: ready, pid 4, port 9001, 3.0 GiB",
+        "          embed  smol: loading 42 %, 1.2 of 2.8 GiB, pid 4, port 9001, 3.0 GiB",
+        "members   lilbee (pid 7, 1 h, used 12 s ago), exec curl (pid 8, 30 s)",
+    ]
+    assert [line.mood for line in lines(found, NOW)][::4] == ["good", "good", ""]
+
+
+def test_a_load_that_only_warms_is_not_stuck() -> None:
+    assert troubles(snapshot(groups=[group(server(state="loading", loading=WARMING))]), NOW) == []
+
+
+def test_a_snapshot_of_an_older_keeper_is_shown_too() -> None:
+    old = server()
+    del old["loading"]
+    found = snapshot(groups=[group(old)], members=[{"name": "x", "pid": 1, "since": NOW}])
+    assert "members   x (pid 1, 0 s)" in plain(found, NOW)
+
+
+def test_news_are_what_changed() -> None:
+    before = snapshot(groups=[group(server(state="loading", loading=LOADING))], members=[QUIET])
+    after = snapshot(groups=[group(server())])
+    assert news(None, before) == [
+        "engine: running",
+        "group chat: running",
+        "server chat: loading 42 %, 1.2 of 2.8 GiB",
+        "member agent (pid 9) uses it",
+    ]
+    assert news(before, after) == ["server chat: ready", "member agent (pid 9) gone"]
+    assert news(after, after) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(-5, "0 s"), (59.9, "59 s"), (60, "1 min"), (7199, "1 h"), (200_000, "2 d")]
+)
+def test_times_are_said_in_one_unit(seconds: float, said: str) -> None:
+    assert wording.ago(NOW - seconds, NOW) == said
