@@ -107,7 +107,7 @@ class AsyncHoldingTransport(httpx.AsyncBaseTransport):
         *,
         deadline_s: float = budgets.REQUEST_DEADLINE,
     ) -> None:
-        self._carrier = _Trio(directory)
+        self._carrier = TrioCarrier(directory)
         self._holding = Holding(directory, self._carrier, endpoints, deadline_s)
         self.learn = self._holding.learn
 
@@ -158,7 +158,7 @@ class _Threads:
         return self.closed.wait(seconds)
 
 
-class _Trio:
+class TrioCarrier:
     """The Carrier of trio tasks."""
 
     def __init__(self, directory: AsyncDirectory) -> None:

@@ -11,17 +11,18 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from supervisor.gateway import models
+from supervisor.gateway import models, naming, saying
 
 if TYPE_CHECKING:
     from starlette.middleware import Middleware
     from starlette.requests import Request
 
+    from supervisor.gateway.forwarding import Forwarding
     from supervisor.gateway.upkeep import Keeper
 
 
-def application(keeper: Keeper) -> Starlette:
-    """The whole of it, for one keeper."""
+def application(keeper: Keeper, forwarding: Forwarding) -> Starlette:
+    """The whole of it, for one keeper. Routes of the gateway's own come first; every other path is a model's."""
     pages = _Pages(keeper)
     return Starlette(
         routes=[
@@ -29,6 +30,7 @@ def application(keeper: Keeper) -> Starlette:
             Route("/v1/models", pages.models),
             Route("/models", pages.models),
             Route("/v1/models/{name:path}", pages.model),
+            Route("/{path:path}", forwarding),
         ],
         middleware=layers(keeper),
     )
@@ -55,5 +57,7 @@ class _Pages:
     async def model(self, request: Request) -> Response:
         found = models.one(self._keeper.spec, self._keeper.tree, request.path_params["name"])
         if found is None:
-            return JSONResponse({"error": {"message": "no such model"}}, 404)
+            names = [one.id for one in naming.served(self._keeper.spec)] if self._keeper.spec else []
+            words = saying.unknown_model(request.path_params["name"], names)
+            return Response(words, 404, media_type="application/json")
         return JSONResponse(found)

@@ -17,6 +17,7 @@ from hypercorn.typing import ConnectionState
 
 from supervisor import budgets, logfiles
 from supervisor.gateway.app import application
+from supervisor.gateway.forwarding import Forwarding
 
 if TYPE_CHECKING:
     import socket
@@ -27,11 +28,16 @@ HEAD_MOST_BYTES = 64 * 1024
 """Of a request line with its headers."""
 
 
+LAST_WORDS = 0.2
+"""Part of a drain that is for telling those who are left."""
+
+
 class Server:
     """Serves the gateway's application on a socket that listens. `run` it once."""
 
     def __init__(self, keeper: Keeper, listener: socket.socket) -> None:
-        self._app = ASGIWrapper(cast("Any", application(keeper)))
+        self._forwarding = Forwarding(keeper)
+        self._app = ASGIWrapper(cast("Any", application(keeper, self._forwarding)))
         self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
         self._config = _config()
         self._context = WorkerContext(None)
@@ -49,10 +55,14 @@ class Server:
                     await trio.serve_listeners(self._handle, [self._listener], handler_nursery=nursery)
 
     async def close(self, limit_s: float) -> None:
-        """Accept nobody any more; wait `limit_s` seconds at most for the answers under way, and hang up."""
+        """Accept nobody any more; wait `limit_s` seconds at most for the answers under way, the last part of it for those
+        to be told that there will be none; then hang up."""
         self._accepting.cancel()
-        await self._context.terminated.set()  # type: ignore[no-untyped-call, unused-ignore]
-        with trio.move_on_after(limit_s):
+        await self._context.terminated.set()
+        with trio.move_on_after(limit_s * (1 - LAST_WORDS)):
+            await self._quiet.wait()
+        self._forwarding.cut("the keeper is making room for another one")
+        with trio.move_on_after(limit_s * LAST_WORDS):
             await self._quiet.wait()
         for stream in list(self._streams):
             stream.socket.close()  # wakes whoever sends or waits on it, shielded or not

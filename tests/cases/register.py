@@ -299,6 +299,7 @@ HEALTH: dict[str, Case] = {
         "twenty requests wait a rebuild out; twenty that may not get a 503 with group, state and reason",
         "cases/requests::requests_during_a_rebuild_wait_or_are_told_to__lilbee_547",
         "client/transport_answers::past_the_deadline_the_503_says_group_state_reason_and_tries",
+        "engine/gateway::past_the_deadline_a_503_says_group_state_and_reason",
     ),
     "mostlygeek/llama-swap#408": held(
         "mebibytes of log hinder nobody, and its file is capped",
@@ -369,6 +370,7 @@ CLIENTS: dict[str, Case] = {
     "encode/httpx#1927": held(
         "a stream that was cut is an error, never an end, and not sent again",
         "client/transport_losses::killed_after_three_events_is_interrupted_and_not_sent_again",
+        "engine/gateway::a_stream_cut_in_the_middle_never_looks_whole",
         "client/request_policy::an_incomplete_stream_is_never_delivered_as_complete",
     ),
     "jawah/urllib3.future#280": held(
@@ -376,6 +378,14 @@ CLIENTS: dict[str, Case] = {
         "client/request_policy::no_request_is_sent_more_than_twice_to_somebody_who_may_work_on_it",
         "client/transport_losses::lost_twice_before_the_first_byte_is_not_sent_to_a_third",
         "engine/survival::a_killed_server_is_replaced_and_no_request_is_lost",
+    ),
+    "unslothai/unsloth#10911": held(
+        "a stream that waits gets comments, which say what for; what does not stream gets none",
+        "engine/gateway::a_request_is_held_over_a_killed_proxy_and_the_stream_is_told_why",
+    ),
+    "liliMozi/openhanako#2517": held(
+        "headers come with the first comment, and the held request is sent once",
+        "engine/gateway::a_request_is_held_over_a_killed_proxy_and_the_stream_is_told_why",
     ),
 }
 
@@ -548,7 +558,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "D process identity and state files": (7, IDENTITY),
     "E health, hangs and rebuild in place": (15, HEALTH),
     "F idle time and queues": (8, LIFETIME),
-    "G client connections and streams": (4, CLIENTS),
+    "G client connections and streams": (6, CLIENTS),
     "J devices": (7, DEVICES),
     "K service managers": (1, UNITS),
     "L what people see": (1, PEOPLE),

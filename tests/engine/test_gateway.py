@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import subprocess
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from tests.engine.fronts import PATIENCE
+from tests.engine.kit import Kit, Launch
+from tests.engine.place import Place
+from tests.fakes.llama_server import story
 from tests.support import free_port
 
 if TYPE_CHECKING:
-    from tests.engine.place import Place
+    from collections.abc import Iterator, Mapping
 
 pytestmark = pytest.mark.process
 
@@ -30,6 +39,119 @@ def serving(place: Place) -> dict[str, Any]:
     return found
 
 
+@pytest.fixture(scope="module")
+def shared(kit: Kit) -> Iterator[Gate]:
+    """One engine with a gateway, for what leaves it as it is."""
+    place = Place(kit)
+    try:
+        yield gate(place, {"chat": (Launch("chat", knobs={"rate": 200}),), "embed": (Launch("embed", kit.embed),)})
+    finally:
+        place.close()
+
+
+@dataclass
+class Gate:
+    """A place, and a client of its gateway."""
+
+    place: Place
+    url: str
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=PATIENCE)
+
+    def chat(self, prompt: str, **more: Any) -> httpx.Response:
+        return self.post(
+            "/v1/chat/completions", **{"model": "chat", "messages": asking(prompt), "max_tokens": 8} | more
+        )
+
+    @contextmanager
+    def stream(self, prompt: str, **more: Any) -> Iterator[httpx.Response]:
+        body = {"model": "chat", "messages": asking(prompt), "max_tokens": 8, "stream": True} | more
+        with httpx.stream("POST", f"{self.url}/v1/chat/completions", json=body, timeout=PATIENCE) as response:
+            yield response
+
+    def fake(self) -> dict[str, Any]:
+        """What the fake chat server counted."""
+        found: dict[str, Any] = httpx.get(f"{self.url}/props").json()["fake"]
+        return found
+
+
+def asking(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
+
+
+def gate(place: Place, groups: Mapping[str, tuple[Launch, ...]] | None = None, **gateway: object) -> Gate:
+    place.configure(groups, gateway={"listen": f"127.0.0.1:{free_port()}", **gateway})
+    place.member()
+    return Gate(place, serving(place)["url"])
+
+
+def drain(response: httpx.Response, pieces: list[bytes]) -> None:
+    """All that comes, also where what comes last is an exception."""
+    for piece in response.iter_raw():
+        pieces.append(piece)
+
+
+def told(prompt: str, count: int = 8) -> str:
+    return "".join(story(prompt, 0, count))
+
+
+def test_a_whole_answer_is_put_together_from_a_stream(shared: Gate) -> None:
+    found = shared.chat("whole")
+    assert found.status_code == 200
+    body = found.json()
+    assert (body["object"], body["choices"][0]["finish_reason"]) == ("chat.completion", "stop")
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": told("whole")}
+    assert body["usage"]["completion_tokens"] == body["timings"]["predicted_n"] == 8
+
+
+def test_a_stream_passes_as_it_comes(shared: Gate) -> None:
+    with shared.stream("stream") as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert events.pop() == "[DONE]"
+    words = [json.loads(event)["choices"][0]["delta"].get("content", "") for event in events]
+    assert "".join(words) == told("stream")
+    assert len(words) == 9
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings"])
+@pytest.mark.parametrize(
+    "more", [{}, {"model": "embed"}, {"model": "text-embedding-3-small", "num_predict": 3, "top_k": 1}]
+)
+def test_embeddings_go_to_the_embed_model_whatever_is_asked_for(shared: Gate, path: str, more: dict[str, Any]) -> None:
+    found = shared.post(path, input=["a", "b"], **more)
+    assert found.status_code == 200
+    assert [row["index"] for row in found.json()["data"]] == [0, 1]
+
+
+def test_every_refusal_has_a_body_that_says_what_there_is(shared: Gate) -> None:
+    found = shared.chat("x", model="gpt-9")
+    assert (found.status_code, found.json()["error"]["code"]) == (404, "model_not_found")
+    assert "chat, embed" in found.json()["error"]["message"]
+    assert httpx.get(f"{shared.url}/v1/models/nobody").json()["error"]["code"] == "model_not_found"
+    assert httpx.get(f"{shared.url}/no/such/page").json()["error"]["message"]
+
+
+def test_tokenize_and_other_routes_reach_the_server(shared: Gate) -> None:
+    assert shared.post("/tokenize", content="one three").json() == {"tokens": [3, 5]}
+    found = httpx.post(f"{shared.url}/echo?model=embed&x=1", content=b"abc", headers={"Authorization": "Bearer mine"})
+    assert (found.json()["target"], found.json()["bytes"]) == ("/echo?model=embed&x=1", 3)
+    assert "mine" not in found.text
+
+
+def test_a_caller_that_leaves_frees_the_server(shared: Gate) -> None:
+    """llama-server notices by itself only where it streams, which the gateway has it do."""
+    before = shared.fake()["cancels"]
+    body = {"model": "chat", "messages": asking("leave"), "max_tokens": 100_000}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{shared.url}/v1/chat/completions", json=body, timeout=0.3)
+    shared.place.until(lambda: shared.fake()["cancels"] == before + 1, within=3, what="the server lets go of it")
+    with shared.stream("leave", max_tokens=100_000) as response:
+        next(response.iter_raw())
+    shared.place.until(lambda: shared.fake()["cancels"] == before + 2, within=3, what="the server lets go of it")
+
+
 def test_the_models_of_an_engine_are_listed(place: Place) -> None:
     port = free_port()
     place.configure(gateway={"listen": f"127.0.0.1:{port}"})
@@ -42,9 +164,129 @@ def test_the_models_of_an_engine_are_listed(place: Place) -> None:
     assert f'"gateway": "http://127.0.0.1:{port}"' in place.slot.keeper_record.read_text()
 
 
+@pytest.fixture
+def own(kit: Kit) -> Iterator[Place]:
+    """A place whose engine a test may harm."""
+    place = Place(kit)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def test_a_request_is_held_over_a_killed_proxy_and_the_stream_is_told_why(own: Place) -> None:
+    """unslothai/unsloth#10911: a client gives a silent stream up. liliMozi/openhanako#2517: so does one whose model loads."""
+    found = gate(own, {"chat": (Launch("chat", knobs={"load": 1.5}),)}, comment_after_s=0.3)
+    os.kill(own.family().proxies["chat"].pid, signal.SIGKILL)
+    own.until(lambda: own.group()["state"] != "running", within=PATIENCE, what="its death is seen")
+    with found.stream("held") as response:
+        lines = [line for line in response.iter_lines() if line]
+    comments = [line for line in lines if line.startswith(":")]
+    assert response.status_code == 200
+    assert comments, lines
+    assert "queued: group chat is rebuilding" in comments[0]
+    assert lines[-1] == "data: [DONE]"
+    assert own.receipts() == 1
+    assert told("held") == "".join(
+        json.loads(line[6:])["choices"][0]["delta"].get("content", "") for line in lines if line.startswith("data: {")
+    )
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_request_whose_server_died_before_a_byte_is_sent_again(own: Place, is_stream: bool) -> None:
+    """Its second completion kills the server, the next one after that is answered: whole answers are put together from
+    streams, and one that is cut has not reached anybody."""
+    found = gate(own, {"chat": (Launch("chat", knobs={"die_at_request": 2}),)})
+    assert found.chat("first").status_code == 200
+    if is_stream:
+        with found.stream("second") as response:
+            text = "".join(response.iter_text())
+        assert text.endswith("data: [DONE]\n\n")
+    else:
+        assert found.chat("second").json()["choices"][0]["message"]["content"] == told("second")
+    assert len(own.spawns()) == 2
+
+
+def test_a_whole_answer_cut_in_the_middle_is_asked_for_again(own: Place) -> None:
+    found = gate(own, {"chat": (Launch("chat", knobs={"die_at_token": 5}),)})
+    answer = found.chat("short", max_tokens=4)
+    assert answer.json()["choices"][0]["message"]["content"] == told("short", 4)
+    answer = found.chat("long", max_tokens=9)  # every server dies of it: twice, and no third time
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
+    assert own.receipts() == 3
+
+
+def test_a_stream_cut_in_the_middle_never_looks_whole(own: Place) -> None:
+    found = gate(own, {"chat": (Launch("chat", knobs={"die_at_token": 5}),)})
+    pieces: list[bytes] = []
+    with found.stream("cut", max_tokens=9) as response, pytest.raises(httpx.RemoteProtocolError):
+        drain(response, pieces)
+    text = b"".join(pieces)
+    assert b"[DONE]" not in text
+    event = json.loads(text.split(b"event: error\ndata: ")[1].split(b"\n")[0])
+    assert event["error"]["code"] == "interrupted"
+
+
+def test_past_the_deadline_a_503_says_group_state_and_reason(own: Place) -> None:
+    """tobocop2/lilbee#547: without holding, each request failed at once while the engine was rebuilt."""
+    found = gate(own, {"chat": (Launch("chat"),)}, deadline_s=1, comment_after_s=0.4)
+    assert own.cli("hold", "a driver update").returncode == 0
+    began = time.monotonic()
+    answer = found.chat("late")
+    assert time.monotonic() - began > 0.9
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    error = answer.json()["error"]
+    assert (error["group"], error["state"]) == ("chat", "held")
+    assert "a driver update" in error["reason"]
+    assert httpx.get(f"{found.url}/v1/models").json()["data"][0]["meta"]["state"] == "held"
+    with found.stream("late") as response:  # the status was sent with the first comment
+        text = response.read()
+    assert response.status_code == 200
+    assert text.startswith(b": queued: group chat is held")
+    assert b"[DONE]" not in text
+    assert json.loads(text.split(b"event: error\ndata: ")[1])["error"]["code"] == "engine_unavailable"
+
+
+def test_a_keeper_that_is_killed_is_followed_by_one_at_the_same_url(own: Place) -> None:
+    found = gate(own, {"chat": (Launch("chat"),)})
+    os.kill(own.family().keeper.pid, signal.SIGKILL)
+
+    def answered() -> bool:
+        with suppress(httpx.TransportError):
+            return found.chat("again").status_code == 200
+        return False
+
+    own.until(answered, within=PATIENCE, what="the next keeper's gateway answers")
+
+
+def test_a_keeper_that_makes_room_ends_its_answers_first(own: Place) -> None:
+    found = gate(own, {"chat": (Launch("chat", knobs={"rate": 20}),)})
+    with found.stream("slow", max_tokens=20) as response:
+        pieces = response.iter_raw()
+        text = next(pieces)
+        restart = subprocess.Popen(own.command("restart-keeper"), env=own.environment, stdout=subprocess.DEVNULL)
+        text += b"".join(pieces)
+    assert text.endswith(b"data: [DONE]\n\n")
+    assert restart.wait(PATIENCE) == 0
+
+
+def test_a_port_that_is_taken_is_said_and_the_engine_goes_on(own: Place) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        own.configure(gateway={"listen": f"127.0.0.1:{port}"})
+        own.member()
+        own.until(lambda: own.snapshot()["gateway"]["state"] == "failed", within=PATIENCE, what="it cannot listen")
+        shown = own.snapshot()
+    assert shown["state"] == "running"
+    assert shown["gateway"]["url"] is None
+    assert f"127.0.0.1:{port} is taken" in shown["gateway"]["reason"]
+
+
 def test_no_client_is_refused_while_keepers_are_killed__and_a_gateway_that_is_switched_off_refuses(
-    place: Place,
+    own: Place,
 ) -> None:
+    place = own
     port = free_port()
     place.configure(gateway={"listen": f"127.0.0.1:{port}"})
     place.member()

@@ -1,0 +1,68 @@
+"""The loop of a request, where the caller wants whole what the server streams: nothing of it has reached the caller before
+its end, so a stream that is cut can be sent again like any other answer."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import httpcore
+import httpx
+from attrs import define
+
+from supervisor.call import Call
+from supervisor.gateway import reassembly
+from supervisor.request_loop import Holding
+from supervisor.request_policy import Action, Attempt, Outcome, decide
+from supervisor.stream_watch import StreamWatch, wants_terminator
+from supervisor.streams import LOST, watched
+
+if TYPE_CHECKING:
+    from supervisor.streams import Upstream
+
+
+@define
+class Gathered(Call):
+    """A request whose answer is to be put together; `path` is the caller's."""
+
+    path: str = ""
+
+
+class GatheringHolding(Holding):
+    """As Holding."""
+
+    async def _open(self, call: Call, response: httpcore.Response) -> tuple[Attempt, httpx.Response | None]:
+        if not isinstance(call, Gathered):
+            return await super()._open(call, response)
+        watch = StreamWatch(strict=wants_terminator(call.path, call.body))
+        upstream = self._carrier.upstream(response, self.upstreams)
+        pieces: list[bytes] = []
+        try:
+            outcome = await _all_of(upstream, call, watch, pieces)
+        finally:
+            await upstream.aclose()
+        attempt = watched(outcome, watch, first_byte=False)
+        if decide(call.route, attempt, counted=call.counted, left_s=call.left).action is not Action.DELIVER:
+            return attempt, None
+        try:
+            status, answer = reassembly.whole(call.path, b"".join(pieces))
+        except reassembly.UnreadableStreamError:
+            return Attempt(Outcome.BODY_CUT), None
+        text = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        headers = [(b"Content-Type", b"application/json; charset=utf-8"), (b"Content-Length", b"%d" % len(text))]
+        whole = httpx.Response(status, headers=headers, stream=httpx.ByteStream(text))
+        return Attempt(Outcome.ANSWER, status), whole
+
+
+async def _all_of(upstream: Upstream, call: Call, watch: StreamWatch, pieces: list[bytes]) -> Outcome:
+    try:
+        while (piece := await upstream.piece()) is not None:
+            pieces.append(piece)
+            watch.feed(piece)
+            if call.left <= 0:
+                return Outcome.SILENT
+    except httpcore.TimeoutException:
+        return Outcome.SILENT
+    except LOST:
+        return Outcome.STREAM_CUT
+    return Outcome.STREAM_ENDED

@@ -1,0 +1,101 @@
+"""Where the groups are, read off the keeper's own tree: what the client library asks its control socket for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from supervisor import kinds
+from supervisor.contract import Endpoint, State
+from supervisor.errors import EngineStartError, FailedForGoodError
+from supervisor.lifecycle import UP
+
+if TYPE_CHECKING:
+    from supervisor.gateway.upkeep import Keeper
+
+
+class Whereabouts:
+    """A transport.AsyncDirectory."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._given_up = ""
+        self._end = trio.Event()
+
+    def current(self, group: str) -> Endpoint | None:
+        """See request_loop.Known."""
+        found = self._keeper.tree.groups.get(group) if self._keeper.tree else None
+        if found is None or found.state not in UP or found.life is None:
+            return None
+        birth, launch = found.life.birth, found.spec.launches[0]
+        return Endpoint(group, launch.role, launch.model, birth.url, birth.client_key, birth.generation)
+
+    def state(self, group: str) -> State | None:
+        """See request_loop.Known."""
+        found = self._keeper.tree.groups.get(group) if self._keeper.tree else None
+        return found.state if found else None
+
+    def reason(self, group: str) -> str:
+        """Why it is in that state."""
+        found = self._keeper.tree.groups.get(group) if self._keeper.tree else None
+        return found.reason if found else ""
+
+    def has_proxy(self, group: str) -> bool:
+        """Whether its clients talk to a proxy that knows `/upstream/<role>/`, and not to the one server itself."""
+        found = self._keeper.tree.groups.get(group) if self._keeper.tree else None
+        return found is not None and found.kind.port_names(found.spec)[0] == kinds.PROXY
+
+    def give_up(self, why: str) -> None:
+        """Hold nobody any longer."""
+        self._given_up = why
+        self._end.set()
+
+    async def wait_async(self, group: str, *, unlike: str | None, deadline: float) -> Endpoint:
+        """See transport.AsyncDirectory. Trio's clock and `time.monotonic()` are not the same one, so the deadline is a
+        span here."""
+        import time
+
+        with trio.move_on_after(max(0.0, deadline - time.monotonic())):
+            while True:
+                endpoint = self.current(group)
+                if endpoint is not None and endpoint.generation != unlike:
+                    return endpoint
+                self._refuse(group)
+                await self._changed()
+        raise EngineStartError(self._late(group), "`queenright status` says what it is doing")
+
+    def _refuse(self, group: str) -> None:
+        """Raises what will not change by being waited for."""
+        if self._given_up:
+            raise EngineStartError(self._given_up, "ask again")
+        if self._keeper.stopping:
+            raise EngineStartError(f"the engine is stopping: {self._keeper.stopping}", "start it, and ask again")
+        if self._keeper.tree is None:
+            return
+        found = self._keeper.tree.groups.get(group)
+        if found is None:
+            raise EngineStartError(
+                f"the engine has no group {group} any more", "`queenright status` shows those it has"
+            )
+        if found.state is State.FAILED:
+            raise FailedForGoodError(
+                f"group {group} failed: {found.reason}",
+                f"`queenright logs {group}` has more; once it is mended, `queenright retry {group}` starts it again",
+            )
+
+    def _late(self, group: str) -> str:
+        if self._keeper.held:
+            return f"the engine is held: {self._keeper.held}"
+        reason = self.reason(group)
+        return f"group {group} did not come up in time" + (f": {reason}" if reason else "")
+
+    async def _changed(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_given_up, nursery.cancel_scope)
+            await self._keeper.changed()
+            nursery.cancel_scope.cancel()
+
+    async def _until_given_up(self, scope: trio.CancelScope) -> None:
+        await self._end.wait()
+        scope.cancel()
