@@ -286,22 +286,22 @@ def test_a_port_that_is_taken_is_said_and_the_engine_goes_on(own: Place) -> None
 def test_no_client_is_refused_while_keepers_are_killed__and_a_gateway_that_is_switched_off_refuses(
     own: Place,
 ) -> None:
-    place = own
+    own = own
     port = free_port()
-    place.configure(gateway={"listen": f"127.0.0.1:{port}"})
-    place.member()
-    url = serving(place)["url"]
+    own.configure(gateway={"listen": f"127.0.0.1:{port}"})
+    own.member()
+    url = serving(own)["url"]
     for _ in range(2):
-        keeper = place.snapshot()["keeper"]["pid"]
+        keeper = own.snapshot()["keeper"]["pid"]
         os.kill(keeper, signal.SIGKILL)
         with httpx.Client(timeout=PATIENCE) as client:  # each its own connection, and each is taken in the end
             assert client.get(f"{url}/v1/models").status_code == 200
-    place.configure(gateway={"enabled": False})
-    assert place.cli("apply").returncode == 0
-    place.until(lambda: place.snapshot()["gateway"]["state"] == "off", within=PATIENCE, what="the gateway is off")
+    own.configure(gateway={"enabled": False})
+    assert own.cli("apply").returncode == 0
+    own.until(lambda: own.snapshot()["gateway"]["state"] == "off", within=PATIENCE, what="the gateway is off")
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v1/models")
-    place.configure(gateway={"listen": f"127.0.0.1:{port}"})
-    assert place.cli("apply").returncode == 0
-    assert serving(place)["url"] == url
+    own.configure(gateway={"listen": f"127.0.0.1:{port}"})
+    assert own.cli("apply").returncode == 0
+    assert serving(own)["url"] == url
     assert httpx.get(f"{url}/v1/models").status_code == 200

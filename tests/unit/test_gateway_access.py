@@ -202,12 +202,17 @@ def test_a_file_of_another_user_is_refused(key_file: Path) -> None:
         keys.read(str(key_file))
 
 
+def as_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (lambda path: path.unlink(), "cannot be read: No such file"),
         (lambda path: (path.unlink(), path.mkdir(0o700)), "not a regular file"),
-        (lambda path: (path.unlink(), os.mkfifo(path, 0o600)), "not a regular file"),
+        (as_fifo, "not a regular file"),
         (lambda path: (path.rename(path.with_name("k")), path.symlink_to("k")), "symbolic link"),
         (lambda path: path.write_text(" \n"), "is empty"),
         (lambda path: path.write_text("tooshort\n"), "something that is no key"),
