@@ -41,6 +41,7 @@ CORE = {
     "stop": "stop the engine, whoever uses it",
     "exec": "run a program that uses the engine: OPENAI_BASE_URL and OPENAI_API_KEY are set for it",
     "logs": "the logs of a group, also of a dead one",
+    "events": "what happened, with reasons: starts, deaths and their causes, stops, who came",
     "doctor": "check slot, binaries, models and configuration; or pack a bundle for a bug report",
     "apply": "make the running engine what the configuration says now; restarts only what changed",
     "retry": "try a group again that was given up",

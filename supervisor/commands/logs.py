@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
+    from supervisor.following import Follower
     from supervisor.slot import Slot
 
 
@@ -38,25 +39,26 @@ class Logs:
         """Print them. Raises UsageError for a log that is not there."""
         from supervisor import logfiles
         from supervisor.errors import NoEngineError, UsageError
+        from supervisor.following import Follower
 
         slot = slot_of(args)
         if args.start:
             return show_starts(slot, args.name)
-        found = {path.stem: path for path in sorted(slot.logs.glob("*.log")) if "." not in path.stem}
+        found = chosen_logs(slot)
         if args.name is not None and args.name not in found:
             known = ", ".join(found) or f"none in {slot.logs}"
             raise UsageError(f"there is no log of {args.name!r}", f"logs: {known}")
         if not found:
             raise NoEngineError(f"there are no logs in {slot.logs}", "no engine has run in this slot yet")
         chosen = [found[args.name]] if args.name else list(found.values())
-        starts = {path: logfiles.size(path) for path in chosen}
+        followers = {path: Follower(path, logfiles.size(path)) for path in chosen}
         for path in chosen:
             if len(chosen) > 1:
                 print(f"==> {path.stem} <==")
             for line in logfiles.tail(path, lines=max(0, args.lines)):
                 print(line)
         if args.follow:
-            follow(starts)
+            follow(slot, args.name, followers)
         return 0
 
 
@@ -90,18 +92,27 @@ def show_starts(slot: Slot, group: str | None) -> int:
     return 0
 
 
-def follow(starts: dict[Path, int]) -> None:
-    """Print what comes after these positions, until interrupted. A file that was truncated is read from its start."""
+def follow(slot: Slot, name: str | None, followers: dict[Path, Follower]) -> None:
+    """Print what comes after that, until interrupted; without a name also of logs that come into being. With several, a
+    head says whose the lines are."""
+    from supervisor.following import Follower
+
+    last = None if len(followers) > 1 or name is None else next(iter(followers))
     while True:
+        if name is None:
+            for path in chosen_logs(slot).values():
+                followers.setdefault(path, Follower(path, 0))
+        for path, follower in followers.items():
+            lines = follower.take()
+            if lines and path != last:
+                print(f"==> {path.stem} <==")
+                last = path
+            for line in lines:
+                print(line)
         sys.stdout.flush()
-        for path, start in starts.items():
-            try:
-                with path.open("rb") as file:
-                    end = file.seek(0, 2)
-                    file.seek(start if start <= end else 0)
-                    text = file.read()
-                    starts[path] = file.tell()
-            except OSError:
-                continue
-            sys.stdout.write(text.decode("utf-8", "replace"))
         time.sleep(budgets.FOLLOW_POLL)  # noqa: TID251 - a file has no event to wait for
+
+
+def chosen_logs(slot: Slot) -> dict[str, Path]:
+    """The logs of the slot by name, without those of single starts."""
+    return {path.stem: path for path in sorted(slot.logs.glob("*.log")) if "." not in path.stem}

@@ -21,6 +21,7 @@ LOOKS: dict[str, list[list[str]]] = {
     "status": [["--json"]],
     "stop": [["--json"]],
     "ps": [["--json"]],
+    "events": [[], ["--since", "2h"]],
     "logs": [[], ["chat"]],
     "doctor": [["--json"]],
     "apply": [["--json"]],
