@@ -199,6 +199,10 @@ SLOT_POLL: Final = 1.0
 BUILD_LOCK_TRY: Final = 0.05
 """Between two tries of a lock that is polled."""
 
+TICKET_LOCK_WAIT: Final = 0.5
+"""For build.lock, of who comes by a ticket: many that come at once take some 2 ms each. Beyond it he goes the full way,
+which can wait for a build."""
+
 LOOK_LIMIT: Final = 0.8
 """For the keeper's answer to a command that only looks: those answer within a second, with or without it."""
 

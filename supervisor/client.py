@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from supervisor.config_shape import Config
     from supervisor.contract import Endpoint, EngineSpec
     from supervisor.ladder import Decision
+    from supervisor.membership import Membership
     from supervisor.slot import Slot
     from supervisor.tenure import Tenure
     from supervisor.transport import HoldingTransport
@@ -81,6 +82,20 @@ def open_engine(
         acquired.decision,
         deadline_s,
     )
+
+
+def watched(own: Membership, config: Config | Path | None, slot: Slot, program: str) -> Tenure:
+    """The tenure of a process that became a member of the engine in `slot` by a ticket, and finds that engine gone: it is
+    built again, as `open_engine` would have it done. Raises what reading the configuration does."""
+    from supervisor import acquire, resolving
+    from supervisor.ladder import Decision, Rung
+    from supervisor.tenure import Tenure
+
+    spec = resolving.resolve(resolving.load(config))
+    acquired = acquire.Acquired(own, Decision(Rung.BIND, "by a ticket"), slot)
+    tenure = Tenure(acquired, lambda own: acquire.acquire(slot, spec, program=program, own=own))
+    tenure.watch()
+    return tenure
 
 
 def open_engine_async(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
@@ -106,6 +106,10 @@ class Kind(Protocol):
     def resolve(self, group: GroupConfig, engine: EngineConfig) -> GroupSpec:
         """Find and check everything the group needs: binaries, models, pin. In the front end, before anything is
         started. Raises QueenrightError."""
+
+    def looked_at(self, spec: GroupSpec) -> Iterable[Path]:
+        """Files and directories that roles, paths and pin of what `resolve` gave depend on, there or not; but for the
+        configuration and the directories of $PATH and sys.path. While none of them changes, `ticket` does not ask again."""
 
     def port_names(self, spec: GroupSpec) -> tuple[str, ...]:
         """Ports a generation needs; the first is the one clients use."""

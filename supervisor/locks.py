@@ -13,13 +13,14 @@ import fcntl
 import math
 import os
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from supervisor import budgets, identity
 from supervisor.errors import LockTimeoutError, SlotError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -149,6 +150,35 @@ def try_acquire(path: Path) -> Hold | None:
     """
     lock, seen = _make(path)
     return Hold(path, lock, seen) if _take(lock, path, seen) else None
+
+
+@contextmanager
+def held_briefly(path: Path, *, timeout: float) -> Iterator[bool]:
+    """Hold the lock inside, where it could be taken within `timeout` seconds; says whether. For a process that may not
+    import filelock, which takes longer than all it wants to do: a raw flock, that filelock's sees and is seen by (ADR 2).
+    A file that is not there is not made. Raises OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        yield False
+        return
+    deadline = time.monotonic() + timeout
+    held = False
+    try:
+        while not held:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held = True
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(budgets.READY_POLL_FIRST)  # noqa: TID251 - polls a lock that has no event to wait for
+        # As `_take`: a lock on a file that no longer has its name is no lock.
+        yield held and os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    finally:
+        if held:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def holders(path: Path) -> list[int]:

@@ -73,7 +73,13 @@ def brief(keeper: View) -> dict[str, Any]:
     """What a process that comes to the engine decides by. It costs the same however many use the engine: each comes
     under build.lock, so a thousand that come at once would each wait for a look at all the others."""
     contract = records.unstructure(keeper.spec) if keeper.spec else None
-    return {"state": keeper.state.value, "warm": sorted(keeper.warm), "contract": contract}
+    return {
+        "state": keeper.state.value,
+        "warm": sorted(keeper.warm),
+        "contract": contract,
+        "warden": {"pid": keeper.procs.hello.pid, "ticks": keeper.procs.hello.ticks},
+        "serving": keeper.tree.serving() if keeper.tree else {},
+    }
 
 
 def _members(slot: Slot) -> list[dict[str, Any]]:

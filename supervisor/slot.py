@@ -113,6 +113,11 @@ class Slot(NamedTuple):
         """What happened, with reasons: one JSON object a line."""
         return self.path / "events.jsonl"
 
+    @property
+    def tickets(self) -> Path:
+        """What was found out about configurations by those who came, for the next ones with the same (`ticket`)."""
+        return self.path / "tickets.json"
+
     def group_record(self, group: str) -> Path:
         """For those who bind. Raises ValueError for a name that is no group's, here and below."""
         return self.groups / f"{_plain(group)}.json"

@@ -54,6 +54,14 @@ class Tree:
         """One word for all groups."""
         return lifecycle.worst([group.state for group in self.groups.values()])
 
+    def serving(self) -> dict[str, dict[str, str]]:
+        """By role, the group that serves it now and where: for those who bind."""
+        found: dict[str, dict[str, str]] = {}
+        for name, group in self.groups.items():
+            if group.state in lifecycle.UP and (life := group.life) is not None:
+                found |= {launch.role: {"group": name, "url": life.birth.url} for launch in group.spec.launches}
+        return found
+
     async def run(self, stopping: str = "", held: str = "") -> None:
         """Take up what the warden has, start the rest, and live until cancelled. With a reason for `stopping` or `held`
         nothing is started: what an earlier keeper began to stop is stopped."""

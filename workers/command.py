@@ -82,6 +82,12 @@ class CommandKind:
             start_limit_s=group.start_limit_s,
         )
 
+    def looked_at(self, spec: GroupSpec) -> Iterator[Path]:
+        """The program, and what is served where that is a file."""
+        yield Path(json.loads(spec.options["argv"])[0])
+        yield Path(os.path.abspath(spec.launches[0].path))
+        yield Path(__file__).parent
+
     def port_names(self, spec: GroupSpec) -> tuple[str, ...]:
         """One: clients talk to the program itself."""
         return (spec.launches[0].role,)

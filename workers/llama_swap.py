@@ -7,6 +7,7 @@ v250.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -22,7 +23,7 @@ from workers.swap_configuration import OPTIONAL_FLAGS, ROLE_FLAGS, configuration
 from workers.swap_watcher import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     import httpx
 
@@ -81,6 +82,20 @@ class LlamaSwap:
         )
         _refuse_unspeakable(spec)
         return spec
+
+    def looked_at(self, spec: GroupSpec) -> Iterator[Path]:
+        """Programs with the libraries around them, models with their stamps."""
+        from workers import models, pins
+
+        proxy = spec.options["proxy"]
+        for program in (*shlex.split(spec.options["llama_server"]), *(() if proxy == "built-in" else (proxy,))):
+            if os.path.isabs(program):
+                path = Path(program).resolve()
+                yield from (Path(program), *pins.places(path.parent), *pins.libraries(path.parent))
+        for launch in spec.launches:
+            yield Path(launch.path)
+            yield models.stamp_beside(Path(launch.path))
+        yield HERE
 
     def port_names(self, spec: GroupSpec) -> tuple[str, ...]:
         """One for the proxy, one for each server: llama-swap does not check that a port is free, so we choose."""

@@ -133,7 +133,12 @@ def models_directory() -> Path:
 
 def stamp_path(model: CatalogModel) -> Path:
     """The stamp beside a pulled model: what was hashed, and how the file looked then."""
-    return models_directory() / f"{model.file}.stamp.json"
+    return stamp_beside(models_directory() / model.file)
+
+
+def stamp_beside(path: Path) -> Path:
+    """Where the stamp of the model file `path` lies, if it was pulled."""
+    return path.with_name(f"{path.name}.stamp.json")
 
 
 def stamp_of(status: os.stat_result, sha256: str) -> bytes:

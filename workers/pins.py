@@ -79,7 +79,7 @@ def identity(binary: Binary) -> str:
         return f"{binary.distribution}=={binary.version}"
     try:
         path = binary.path.resolve(strict=True)
-        files = [path, *(_libraries(path.parent) if binary.kind is Kind.LLAMA_SERVER else ())]
+        files = [path, *(libraries(path.parent) if binary.kind is Kind.LLAMA_SERVER else ())]
         return f"sha256:{_fingerprint(files)}"
     except OSError as error:
         raise EngineBinaryError(
@@ -112,11 +112,15 @@ def asked_once(what: str, binary: Binary, ask: Callable[[], str]) -> str:
     return remembered(what, binary.path, ask) if is_program else ask()
 
 
-def _libraries(beside: Path) -> list[Path]:
+def places(beside: Path) -> list[Path]:
+    """The directories around a program in which llama.cpp's shared libraries are looked for."""
+    return [beside / place for place in LIBRARY_PLACES]
+
+
+def libraries(beside: Path) -> list[Path]:
     """llama.cpp's shared libraries around a program, each file once, in an order that does not depend on the disk."""
     found: dict[Path, None] = {}
-    for place in LIBRARY_PLACES:
-        directory = beside / place
+    for directory in places(beside):
         with suppress(OSError):
             for name in sorted(os.listdir(directory)):
                 if name.startswith(LIBRARY_PREFIXES) and (".so" in name or name.endswith(".dylib")):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -63,12 +65,11 @@ class Exec:
             return status
         child = Child(path, words)  # before there is any other thread: it is a fork
         try:
-            engine = _opened(args, words)
+            came = _with_ticket(args, words, child)
+            status = _with_engine(args, words, child) if came is None else came
         except BaseException:
             child.give_up()
             raise
-        with engine:
-            status = child.run(environment_for(engine, args.role))
         if status < 0:
             _die_of(-status)
         return status
@@ -91,6 +92,54 @@ def find_program(name: str, search: str) -> tuple[str, int]:
     return "", found
 
 
+def _name(words: Sequence[str]) -> str:
+    """The program's name alone: its arguments may be secret, and every user of the engine reads this."""
+    return f"exec {os.path.basename(words[0])}"
+
+
+def _with_ticket(args: argparse.Namespace, words: Sequence[str], child: Child) -> int | None:
+    """Run the program as a member by a ticket; None where there is none that holds. What only an engine's death asks for
+    is imported then."""
+    from supervisor import config_find, ticket
+    from supervisor.commands._common import slot_of
+    from supervisor.errors import QueenrightError
+
+    try:
+        slot, config = slot_of(args), config_find.find(explicit=args.config)
+    except QueenrightError:
+        return None  # the full way says what is wrong
+    seat = ticket.bind(slot, config, args.role, program=_name(words))
+    if seat is None:
+        return None
+    tenure = None
+    try:
+        child.start(_environment(seat.url, seat.key, args.role, seat.model))
+        if not child.ends_before(seat.warden):
+            from supervisor import client
+
+            with suppress(QueenrightError):  # without its configuration it cannot be built again; the program goes on
+                tenure = client.watched(seat.membership, args.config, slot, _name(words))
+        return child.wait()
+    finally:
+        os.close(seat.warden)
+        if tenure is not None:
+            tenure.leave()
+        else:
+            seat.membership.leave()
+
+
+def _with_engine(args: argparse.Namespace, words: Sequence[str], child: Child) -> int:
+    """The same the full way, which leaves a ticket for the next one."""
+    from supervisor import config_find, ticket
+
+    began_ns = time.time_ns()
+    engine = _opened(args, words)
+    with engine:
+        child.start(environment_for(engine, args.role))
+        ticket.leave(engine.slot, config_find.find(explicit=args.config), engine.spec, began_ns)
+        return child.wait()
+
+
 def _opened(args: argparse.Namespace, words: Sequence[str]) -> Engine:
     from pathlib import Path
 
@@ -101,9 +150,7 @@ def _opened(args: argparse.Namespace, words: Sequence[str]) -> Engine:
 
     with patience("waiting for the engine; `queenright status` shows what it does"):
         slot = Path(os.path.abspath(args.slot)) if args.slot else None
-        # The program's name alone: its arguments may be secret, and every user of the engine reads this.
-        name = f"exec {os.path.basename(words[0])}"
-        engine = client.open_engine(args.config, program=name, say=say, slot=slot)
+        engine = client.open_engine(args.config, program=_name(words), say=say, slot=slot)
         try:
             engine.endpoint(args.role)  # waits until it is served
         except BaseException:
@@ -115,12 +162,16 @@ def _opened(args: argparse.Namespace, words: Sequence[str]) -> Engine:
 def environment_for(engine: Engine, role: str) -> dict[str, str]:
     """What the program has in its environment beyond our own. Proxies of the environment must not get the key."""
     endpoint = engine.endpoint(role)
+    return _environment(endpoint.url, endpoint.key, role, endpoint.model)
+
+
+def _environment(url: str, key: str, role: str, model: str) -> dict[str, str]:
     direct = ",".join(filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1,localhost"]))
     return {
-        "OPENAI_BASE_URL": f"{endpoint.url}/v1",
-        "OPENAI_API_KEY": endpoint.key,
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_KEY": key,
         "QUEENRIGHT_ROLE": role,
-        "QUEENRIGHT_MODEL": endpoint.model,
+        "QUEENRIGHT_MODEL": model,
         "no_proxy": direct,
         "NO_PROXY": direct,
     }
@@ -146,16 +197,17 @@ class Child:
         os.close(read)
 
     def give_up(self) -> None:
-        """There is nothing to run it with."""
-        os.close(self._write)
-        os.waitpid(self.pid, 0)
+        """There is nothing to run it with. Does nothing once it was started."""
+        if self._write >= 0:
+            os.close(self._write)
+            os.waitpid(self.pid, 0)
 
-    def run(self, environment: Mapping[str, str]) -> int:
-        """Let it run, and wait for its end: its exit status, or the signal that ended it as a negative number."""
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Let it run."""
         # What a terminal sends goes to both of us, and what comes of it is for the program to say.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGQUIT, signal.SIG_IGN)
-        descriptor = os.pidfd_open(self.pid)
+        self._pidfd = descriptor = os.pidfd_open(self.pid)
 
         def forward(number: int, _: FrameType | None) -> None:
             with suppress(ProcessLookupError):  # it has just ended
@@ -163,10 +215,21 @@ class Child:
 
         signal.signal(signal.SIGTERM, forward)
         signal.signal(signal.SIGHUP, forward)
-        with os.fdopen(self._write, "wb") as pipe:
+        write, self._write = self._write, -1
+        with os.fdopen(write, "wb") as pipe:
             pipe.write(json.dumps(dict(environment)).encode())
+
+    def ends_before(self, warden: int) -> bool:
+        """Wait until it or the process of that pidfd has ended; whether it was it."""
+        poll = select.poll()
+        for descriptor in (self._pidfd, warden):
+            poll.register(descriptor, select.POLLIN)
+        return any(number == self._pidfd for number, _ in poll.poll())
+
+    def wait(self) -> int:
+        """For its end: its exit status, or the signal that ended it as a negative number."""
         status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        os.close(descriptor)
+        os.close(self._pidfd)
         return status
 
 

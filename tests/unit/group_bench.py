@@ -172,6 +172,9 @@ class FakeKind:
     def resolve(self, group: GroupConfig, engine: EngineConfig) -> GroupSpec:
         raise NotImplementedError
 
+    def looked_at(self, spec: GroupSpec) -> tuple[()]:
+        return ()
+
     def port_names(self, spec: GroupSpec) -> tuple[str, ...]:
         return ("proxy", *(launch.role for launch in spec.launches))
 

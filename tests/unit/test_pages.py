@@ -55,7 +55,7 @@ def test_the_tree_of_a_slot_is_that_of_the_code() -> None:
     slot = Slot(Path("/slot"))
     ours = {
         slot.build_lock, slot.warden_lock, slot.keeper_lock, slot.contract_record, slot.keeper_record,
-        slot.warden_record,
+        slot.warden_record, slot.tickets,
         slot.control_socket, slot.events, slot.members / "<id>", slot.joining / "<id>", slot.keeper_log,
         *(path.with_name(path.name.replace("GROUP", "<group>").replace("GEN", "<gen>")) for path in (
             slot.start_log("GROUP", "GEN"), slot.group_record("GROUP"), slot.group_key("GROUP"),
