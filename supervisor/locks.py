@@ -13,7 +13,7 @@ import fcntl
 import math
 import os
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from supervisor import budgets, identity
@@ -163,7 +163,8 @@ def held_briefly(path: Path, *, timeout: float) -> Iterator[bool]:
         yield False
         return
     deadline = time.monotonic() + timeout
-    held = False
+    held, pid = False, os.getpid()
+    _brief.add(descriptor)
     try:
         while not held:
             try:
@@ -176,9 +177,38 @@ def held_briefly(path: Path, *, timeout: float) -> Iterator[bool]:
         # As `_take`: a lock on a file that no longer has its name is no lock.
         yield held and os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
     finally:
-        if held:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
+        if os.getpid() == pid:
+            _brief.discard(descriptor)
+            if held:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicitly: see is_held
+            os.close(descriptor)
+
+
+_brief: set[int] = set()
+"""Descriptors of `held_briefly`. A forked child closes its copies, or it would hold what its dead parent held."""
+
+
+def _after_fork_in_child() -> None:
+    while _brief:
+        with suppress(OSError):
+            os.close(_brief.pop())
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@contextmanager
+def held(path: Path, *, timeout: float) -> Iterator[None]:
+    """`acquire` for the length of a `with`: without filelock where the lock is free at once, which it mostly is, and which
+    takes a fifth of the time. Raises as `acquire`."""
+    with ExitStack() as stack:
+        taken = False
+        with suppress(OSError):  # which `acquire` has the words for
+            taken = stack.enter_context(held_briefly(path, timeout=0.0))
+        if not taken:
+            stack.close()
+            stack.enter_context(acquire(path, timeout=timeout))
+        yield
 
 
 def holders(path: Path) -> list[int]:

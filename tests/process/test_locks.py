@@ -83,6 +83,23 @@ print("done")
 """
 
 
+BRIEF = OUTLIVED.replace(
+    "hold = locks.acquire(Path(sys.argv[1]), timeout=30)",
+    """
+open(sys.argv[1], "w").close()
+inside = locks.held_briefly(Path(sys.argv[1]), timeout=30)
+assert inside.__enter__()
+""",
+)
+
+MIXER = LOOPER.replace(
+    "    with locks.acquire(path, timeout=60, poll=random.random() / 1000) as hold:\n"
+    "        assert os.path.samestat(os.fstat(hold.fileno()), os.stat(path))\n",
+    "    with locks.held(path, timeout=60):\n",
+)
+"""By flock where it is free at once, else by filelock."""
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "build.lock"
@@ -111,12 +128,25 @@ def test_a_forked_child_neither_releases_nor_keeps_it__filelock_634(path: Path) 
         assert locks.is_held(path) is False
 
 
-def test_a_forked_child_that_lives_on_does_not_keep_it(path: Path) -> None:
-    with Child(OUTLIVED, path) as child:
+@pytest.mark.parametrize("holder", [OUTLIVED, BRIEF])
+def test_a_forked_child_that_lives_on_does_not_keep_it(path: Path, holder: str) -> None:
+    with Child(holder, path) as child:
         child.end()
         assert child.hear() == "child"
         assert locks.is_held(path) is False
         child.say()
+
+
+def test_who_is_brief_holds_it_against_all_others_and_waits_for_them(path: Path) -> None:
+    with locks.held_briefly(path, timeout=0) as held:
+        assert not held, "it makes no file"
+    for _ in range(2):  # made, and found
+        with locks.held(path, timeout=1):
+            assert locks.is_held(path) is True
+            assert locks.try_acquire(path) is None
+            with pytest.raises(LockTimeoutError, match="is held by pid"), locks.held(path, timeout=0.01):
+                pass
+        assert locks.is_held(path) is False
 
 
 def test_a_program_that_is_started_over_us_takes_the_lock_along(path: Path) -> None:
@@ -133,7 +163,7 @@ def test_a_program_that_is_started_over_us_takes_the_lock_along(path: Path) -> N
 def test_three_processes_never_meet_inside_even_if_the_file_is_deleted__filelock_574(path: Path) -> None:
     with (
         Child(LOOPER, path, path.with_name("inside"), 60) as first,
-        Child(LOOPER, path, path.with_name("inside"), 60) as second,
+        Child(MIXER, path, path.with_name("inside"), 60) as second,
         Child(LOOPER, path, path.with_name("inside"), 60) as third,
     ):
         everybody = (first, second, third)
