@@ -428,6 +428,31 @@ DEVICES: dict[str, Case] = {
     ),
 }
 
+LIVE_MEMORY: dict[str, Case] = {
+    "ollama/ollama#16637": held(
+        "pages that a file backs are listed apart from a server's own",
+        "workers/readback::file_backed_pages_are_listed_apart__ollama_16637",
+    ),
+    "ollama/ollama#5700": held(
+        "ZFS's cache counts as available up to a cap, and the figure says so",
+        "devices/host::the_caches_of_zfs_are_added_up_to_a_cap__ollama_5700",
+    ),
+    "seed:003 (silent clamp)": held(
+        "what was lowered is told as requested against effective; without evidence it is unknown",
+        "workers/readback::a_clamp_is_told_as_requested_against_effective__seed_003",
+        "workers/readback::what_is_served_as_asked_for_warns_of_nothing__seed_003",
+        "workers/readback::without_evidence_it_is_unknown_and_never_fine__seed_003",
+    ),
+    "seed:003 (linear arena)": held(
+        "two measured boots tell the third, and the largest that fits",
+        "workers/readback::two_boots_tell_the_third__seed_003",
+    ),
+    "ggml-org/llama.cpp#21692": held(
+        "each process of a group has its line, the proxy too",
+        "workers/readback::there_is_a_line_for_every_process_of_the_group__llama_cpp_21692",
+    ),
+}
+
 LILBEE: dict[str, Case] = {
     "W1": held(
         "an error of the transport ends no membership and touches no engine",
@@ -559,6 +584,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "E health, hangs and rebuild in place": (15, HEALTH),
     "F idle time and queues": (8, LIFETIME),
     "G client connections and streams": (6, CLIENTS),
+    "H memory, as it lives": (5, LIVE_MEMORY),
     "J devices": (7, DEVICES),
     "K service managers": (1, UNITS),
     "L what people see": (1, PEOPLE),

@@ -1,0 +1,90 @@
+"""What buffers that grow with a setting really take: base + slope from boots that were measured, kept for the next plan.
+
+Kept per (pin, model, device) in the cache, from which everything may go at any time: without it a plan is as good as the
+first one was. A damaged file is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from workers.cache import cache_root, make_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDER: Final = "calibrations"
+VERSION: Final = 1
+BOOTS_KEPT: Final = 8
+"""Different settings remembered for one buffer; the least recently measured go."""
+
+
+@frozen
+class Growth:
+    """A buffer that grows linearly: bytes = base + slope * x."""
+
+    base: float
+    slope: float
+
+    def at(self, x: float) -> int:
+        """Bytes at this setting."""
+        return round(self.base + self.slope * x)
+
+    def ceiling(self, budget: int) -> int | None:
+        """The largest whole x that stays within `budget` bytes; None where none does, or where it never grows."""
+        if self.slope <= 0 or budget < self.base:
+            return None
+        return int((budget - self.base) // self.slope)
+
+
+def fit(boots: dict[int, int]) -> Growth | None:
+    """The line through measured boots ({x: bytes}), by least squares; None with fewer than two different x."""
+    if len(boots) < 2:
+        return None
+    mean_x, mean_y = sum(boots) / len(boots), sum(boots.values()) / len(boots)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in boots.items()) / sum((x - mean_x) ** 2 for x in boots)
+    return Growth(mean_y - slope * mean_x, slope)
+
+
+class Calibrations:
+    """The boots that were measured with one pin, model and device. `device` is its UUID, or "host"."""
+
+    def __init__(self, pin: str, model: str, device: str, root: Path | None = None) -> None:
+        self._key = [pin, model, device]
+        name = hashlib.sha256("\0".join(self._key).encode()).hexdigest()[:24]
+        self.path = (root if root is not None else cache_root()) / FOLDER / f"{name}.json"
+
+    def growth(self, buffer: str) -> Growth | None:
+        """What is known of a buffer (`compute`, say); None before two boots of different settings."""
+        return fit(self.boots(buffer))
+
+    def boots(self, buffer: str) -> dict[int, int]:
+        """{x: bytes}, the least recently measured first."""
+        return {int(x): int(size) for x, size in self._read().get(buffer, [])}
+
+    def remember(self, buffer: str, x: int, size: int) -> None:
+        """A boot was measured. That it cannot be written is no error: the next plan is modelled then."""
+        known = self._read()
+        boots = self.boots(buffer)
+        boots.pop(x, None)
+        known[buffer] = [*boots.items(), (x, size)][-BOOTS_KEPT:]
+        with suppress(OSError):
+            make_directory(self.path.parent)
+            fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+            fresh.write_text(json.dumps({"version": VERSION, "key": self._key, "buffers": known}), encoding="utf-8")
+            os.replace(fresh, self.path)
+
+    def _read(self) -> dict[str, list[tuple[int, int]]]:
+        try:
+            said = json.loads(self.path.read_text(encoding="utf-8"))
+            if said["version"] != VERSION or said["key"] != self._key:
+                return {}
+            return {str(name): [(int(x), int(size)) for x, size in boots] for name, boots in said["buffers"].items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return {}
