@@ -180,6 +180,17 @@ NVML_LIMIT: Final = 10.0
 NVML_END: Final = 1.0
 """For a killed question to be gone. One that a wedged driver holds in the kernel is left behind."""
 
+PLANNING_WAIT: Final = 30.0
+"""For the machine's book of reservations. Its holder asks the driver (NVML_LIMIT at worst) and makes at most two estimates
+of under a second each; two of them fit, and one who is stopped is named."""
+
+MEMORY_SETTLE: Final = 1.0
+"""From a predecessor's death until its memory is free, at most. Kernel and driver give it back as it dies; what is not
+free a second later is somebody else's, or needs no longer wait to be told."""
+
+MEMORY_LOOK: Final = 0.1
+"""Between two looks whether it is. A look at a device takes about as long."""
+
 # --- watching -------------------------------------------------------------------------------------------------------
 
 MEMBER_POLL: Final = 0.25
@@ -381,6 +392,8 @@ def check() -> None:
         "PARENT_GRACE < 5": PARENT_GRACE < 5,
         # Seen to be hung, and looked at once more, before a newcomer gives up.
         "WARDEN_SILENCE + 2 * CONTROL_ANSWER < HANDOFF_WAIT": WARDEN_SILENCE + 2 * CONTROL_ANSWER < HANDOFF_WAIT,
+        "2 * (NVML_LIMIT + NVML_END) < PLANNING_WAIT": 2 * (NVML_LIMIT + NVML_END) < PLANNING_WAIT,
+        "MEMORY_LOOK < MEMORY_SETTLE <= 1": MEMORY_LOOK < MEMORY_SETTLE <= 1,  # ollama#11997: no longer wait than that
         "NVML_LIMIT + NVML_END < HANDOFF_WAIT": NVML_LIMIT + NVML_END < HANDOFF_WAIT,
         "MEMBER_POLL * 2 < 1": MEMBER_POLL * 2 < 1,
         "2 * NOTIFY_PULSE + CONTROL_WAIT <= NOTIFY_EXTENSION": 2 * NOTIFY_PULSE + CONTROL_WAIT <= NOTIFY_EXTENSION,

@@ -429,6 +429,24 @@ DEVICES: dict[str, Case] = {
 }
 
 LIVE_MEMORY: dict[str, Case] = {
+    "vllm-project/vllm#55827": held(
+        "of two that plan at once each sees the other's promise; the sum of grants stays within the device",
+        "devices/reservations::of_two_that_plan_at_once_each_sees_the_others_promise_and_a_dead_ones_is_free__vllm_55827",
+        "devices/reservations::the_sum_of_grants_stays_within_the_device_whatever_its_free_figure_does__vllm_55827",
+    ),
+    "tobocop2/lilbee#547 (handoff)": held(
+        "a successor waits for its predecessor's memory, and plans with all of it",
+        "devices/reservations::a_successor_plans_with_what_its_predecessor_gave_back__lilbee_547_handoff",
+        "devices/reservations::a_predecessor_that_never_goes_ends_the_wait_at_its_limit",
+    ),
+    "ollama/ollama#11997": held(
+        "what is free already is not waited for, and nothing is for more than a second",
+        "devices/reservations::what_is_free_already_is_not_waited_for__ollama_11997",
+    ),
+    "ollama/ollama#9926": held(
+        "other programs' noise neither holds a plan up nor is taken for memory that comes back",
+        "devices/reservations::other_programs_noise_neither_stops_nor_spoils_it__ollama_9926",
+    ),
     "ollama/ollama#16637": held(
         "pages that a file backs are listed apart from a server's own",
         "workers/readback::file_backed_pages_are_listed_apart__ollama_16637",
@@ -584,7 +602,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "E health, hangs and rebuild in place": (15, HEALTH),
     "F idle time and queues": (8, LIFETIME),
     "G client connections and streams": (6, CLIENTS),
-    "H memory, as it lives": (5, LIVE_MEMORY),
+    "H memory, as it lives": (9, LIVE_MEMORY),
     "J devices": (7, DEVICES),
     "K service managers": (1, UNITS),
     "L what people see": (1, PEOPLE),

@@ -1,0 +1,129 @@
+"""What has been promised of a device, and what of it can still be had. Pure.
+
+A promise counts from the plan on, before a byte of it is allocated: of two engines that plan at once, each would see all of
+the device free otherwise (vllm#55827). Once its engine has loaded it is `settled`: from then on the device's own figure
+for what is free says it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from supervisor.identity import Liveness
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HOST = "host"
+"""In place of a device's UUID: host memory. A unified device's too, since they are the same bytes."""
+
+
+@frozen
+class Grant:
+    """Bytes of one device (its UUID), or of HOST."""
+
+    device: str
+    bytes: int
+
+
+@frozen
+class Reservation:
+    """One group's promise, as its record says it. `generation_lock` is the path of the lock that says whether its engine
+    lives, "" before there is one; `pid`, `ticks`, `boot_id` and `pid_namespace` are who made it."""
+
+    slot: str
+    group: str
+    grants: tuple[Grant, ...]
+    boot_id: str
+    pid_namespace: int
+    pid: int
+    ticks: int
+    generation_lock: str = ""
+    settled: bool = False
+
+    def of(self, device: str) -> int:
+        """Bytes promised of a device."""
+        return sum(grant.bytes for grant in self.grants if grant.device == device)
+
+
+@frozen
+class Grantable:
+    """What can be promised of a device now. `pending` is what others were promised and may not have taken yet; while it is
+    more than 0 the rest is a lower bound: what they have taken already is missing from `free` too, and counts twice."""
+
+    bytes: int
+    pending: int
+    text: str
+
+
+def grantable(device: str, total: int, free: int, reservations: Iterable[Reservation]) -> Grantable:
+    """Never more than is free less what is pending, nor than the total less everything promised: the sum of all grants
+    stays within the device, whatever its free figure does while others load."""
+    known = list(reservations)
+    pending = sum(one.of(device) for one in known if not one.settled)
+    promised = sum(one.of(device) for one in known)
+    size = max(0, min(free - pending, total - promised))
+    names = ", ".join(f"{one.group} of {one.slot}" for one in known if not one.settled and one.of(device))
+    text = f"{free} free" + (f", less {pending} promised to {names}" if pending else "")
+    if total - promised < free - pending:
+        text = f"{total} in all, less {promised} promised"
+    return Grantable(size, pending, text)
+
+
+def lives(own_lock: bool | None, generation_lock: bool | None, maker: Liveness) -> bool:
+    """Whether a reservation counts: one of its two locks is held, its own or its engine's. Where one of them cannot be
+    looked at (None: another user's slot), its maker must be proven dead: unknown is alive. One that names no generation
+    has none that lives: False.
+    """
+    if own_lock or generation_lock:
+        return True
+    if own_lock is False and generation_lock is False:
+        return False
+    return maker is not Liveness.DEAD
+
+
+class Step(StrEnum):
+    """What a successor does next."""
+
+    WAIT = "wait"
+    PLAN = "plan"
+
+
+@frozen
+class Handoff:
+    """The step, its reason, and by how many bytes what is free is above (or, negative, below) what is wanted."""
+
+    step: Step
+    reason: str
+    margin: int | None
+
+
+def handoff(
+    *,
+    predecessor_lives: bool,
+    waited: float,
+    since_gone: float,
+    limit: float,
+    settle: float,
+    free: int | None,
+    need: int,
+) -> Handoff:
+    """A successor's step, from absolute figures alone: a difference to an earlier look counts other programs' noise
+    (ollama#9926), and waits for what was free all along (ollama#11997).
+
+    Processes first: while the predecessor's live it waits, up to `limit`. Then memory: enough is free, and it plans at
+    once; else a driver may take a moment to give back what a dead process held, `settle` at most.
+    """
+    margin = None if free is None else free - need
+    if predecessor_lives:
+        if waited < limit:
+            return Handoff(Step.WAIT, "processes of the predecessor still hold memory", margin)
+        return Handoff(Step.PLAN, f"the predecessor still lives after {limit:g} s: only what is free counts", margin)
+    if margin is not None and margin >= 0:
+        return Handoff(Step.PLAN, "enough is free", margin)
+    if since_gone < settle:
+        return Handoff(Step.WAIT, "the predecessor is gone, its memory may still be on its way back", margin)
+    return Handoff(Step.PLAN, "this is what there is", margin)
