@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from supervisor import environment, evidence, logfiles, notes, ports, records
+from supervisor.devices import fragmentation
 from supervisor.errors import QueenrightError, RecordError
 from supervisor.kinds import Birth, Command, Kind
 from supervisor.life import Life
@@ -63,6 +64,7 @@ async def start(draft: Draft, spec: GroupSpec, slot: Slot, procs: Procs) -> Life
         )
     life = Life(slot, spec.name, birth, spawned.pid, draft.log_start, draft.mark)
     life.oom = evidence.oom_kills(spawned.pid)
+    life.stalls = fragmentation.compaction_stalls()
     return life
 
 

@@ -115,6 +115,17 @@ def configuration_checks(config: Config) -> Iterator[Check]:
         yield Check(f"configuration of {name}", Finding.OK, f"{models} with {spec.pin}")
 
 
+def memory_checks(pid: int | str = "self") -> Iterator[Check]:
+    """Host and devices, as a planner finds them. `pid` is in the control groups that an engine is in."""
+    from supervisor.devices import fragmentation
+    from supervisor.devices.advice import advise
+    from supervisor.devices.survey import survey
+
+    blocks = fragmentation.blocks_in(fragmentation.free_blocks())
+    for one in advise(survey(pid=pid), blocks, fragmentation.compaction_stalls()):
+        yield Check(one.about, Finding.WARNING if one.next_step else Finding.OK, one.text, one.next_step)
+
+
 def lifetime_check(pid: int) -> Check:
     """Whether something else ends the engine together with whoever started it: its control group tells."""
     path = units.cgroup_of(pid)

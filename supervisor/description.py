@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisor import identity, ports, records
 from supervisor.contract import State
+from supervisor.devices import fragmentation
 from supervisor.kinds import PROXY, ServerState
 from supervisor.lifecycle import UP
 
@@ -48,7 +49,7 @@ def describe(group: View) -> dict[str, Any]:
         "state": group.state.value,
         "settled": group.is_settled,
         "draining": group.is_draining,
-        "reason": group.reason,
+        "reason": _reason(group, life),
         "since": group.since,
         "generation": life.birth.generation if life else None,
         "url": life.birth.url if life else None,
@@ -60,6 +61,15 @@ def describe(group: View) -> dict[str, Any]:
         "unwritten": group.unwritten or None,
         "log_tail": group.log_tail if group.state is State.FAILED else [],
     }
+
+
+def _reason(group: View, life: Life | None) -> str:
+    """While it loads, with what the kernel says of a load that stands still for want of contiguous memory. The count is the
+    machine's: it is an explanation, and decides nothing."""
+    if life is None or life.was_ready or group.state not in (State.STARTING, State.REBUILDING):
+        return group.reason
+    stalls = fragmentation.stalls_text(life.stalls, fragmentation.compaction_stalls())
+    return "; ".join(filter(None, (group.reason, stalls)))
 
 
 def _servers(spec: GroupSpec, nurse: Nurse | None, prober: Prober | None) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ class Life:
     the processes that had not ended with it.
 
     For naming what ends it: `was_ready`, the OOM kills counted before, and the processes it had when it became ready.
+    For naming what holds its load up: `stalls`, the kernel's count of compaction stalls before it.
     """
 
     def __init__(self, slot: Slot, group: str, birth: Birth, pid: int, log_start: int, mark: str) -> None:
@@ -35,6 +36,7 @@ class Life:
         self.swept = 0
         self.was_ready = False
         self.oom: evidence.Count | None = None
+        self.stalls: int | None = None
         self.kin: set[int] = {pid}
         self.servers: dict[str, ServerState] = {}
 

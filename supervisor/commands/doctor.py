@@ -96,6 +96,7 @@ def look(args: argparse.Namespace) -> Iterator[Check]:
         yield Check("configuration", Finding.BAD, error.what, error.next_step)
     else:
         yield from checks.configuration_checks(config)
+    yield from checks.memory_checks()
     try:
         slot = slot_of(args)
         usable = checks.slot_check(slot)

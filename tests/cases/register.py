@@ -455,6 +455,12 @@ LIVE_MEMORY: dict[str, Case] = {
         "ZFS's cache counts as available up to a cap, and the figure says so",
         "devices/host::the_caches_of_zfs_are_added_up_to_a_cap__ollama_5700",
     ),
+    "peonist-ai/halogen-flash-server#33": held(
+        "free blocks of 2 MiB are counted, too few are a warning, and a load that stalls for them says so",
+        "devices/advice::the_free_blocks_are_counted_and_too_few_are_a_warning__halogen_33",
+        "devices/advice::stalls_during_a_load_are_a_difference_of_the_kernels_count__halogen_33",
+        "unit/group::a_load_that_stalls_for_contiguous_memory_says_so_and_nothing_else_does__halogen_33",
+    ),
     "seed:003 (silent clamp)": held(
         "what was lowered is told as requested against effective; without evidence it is unknown",
         "workers/readback::a_clamp_is_told_as_requested_against_effective__seed_003",
@@ -602,7 +608,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "E health, hangs and rebuild in place": (15, HEALTH),
     "F idle time and queues": (8, LIFETIME),
     "G client connections and streams": (6, CLIENTS),
-    "H memory, as it lives": (9, LIVE_MEMORY),
+    "H memory, as it lives": (10, LIVE_MEMORY),
     "J devices": (7, DEVICES),
     "K service managers": (1, UNITS),
     "L what people see": (1, PEOPLE),

@@ -20,6 +20,7 @@ from supervisor import budgets, logfiles, ports, records
 from supervisor.birth import mark_of
 from supervisor.causes import Word
 from supervisor.contract import State
+from supervisor.devices import fragmentation
 from supervisor.errors import EngineStartError, ProxyLostError
 from supervisor.kinds import ServerState
 from supervisor.lifecycle import Event
@@ -103,6 +104,23 @@ async def test_devices_are_numbered_as_the_configuration_says_if_it_does__gpusta
     bench = Bench(bench.slot, spec=evolve(SPEC, environment={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}))
     async with bench.alive():
         assert bench.warden.spawned[0]["env"]["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
+@jumping
+async def test_a_load_that_stalls_for_contiguous_memory_says_so_and_nothing_else_does__halogen_33(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = [40]
+    monkeypatch.setattr(fragmentation, "compaction_stalls", lambda: count[0])
+    bench.kind.loads.append("hang")
+    async with bench.alive():
+        assert "stalls" not in bench.group.describe()["reason"]
+        count[0] = 52
+        assert bench.group.describe()["reason"].endswith("compaction stalls +12")
+        await bench.pass_time(SPEC.start_limit_s + 1)
+        assert bench.state() is State.RUNNING
+        count[0] = 99
+        assert "stalls" not in bench.group.describe()["reason"]
 
 
 @jumping
