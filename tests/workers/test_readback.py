@@ -8,8 +8,11 @@ import pytest
 
 from supervisor.devices.held import held
 from supervisor.devices.shape import Device, Figure, Holding, HostMemory, How, Survey
+from supervisor.errors import QueenrightError
+from tests.support import Marker, end, free_port, spawn, wait_until
+from workers import engines, models
 from workers.calibration import BOOTS_KEPT, Calibrations, fit
-from workers.printed import Kind, parse
+from workers.printed import VERBOSITY, Kind, parse
 from workers.readback import Verdict, line, printed_figures, read_back
 
 if TYPE_CHECKING:
@@ -187,3 +190,28 @@ def test_a_damaged_calibration_is_none_and_few_boots_are_kept(tmp_path: Path) ->
     known.remember("compute", 1, 1)
     assert known.boots("compute") == {1: 1}
     assert fit({5: 3}) is None
+
+
+@pytest.mark.process
+@pytest.mark.engine
+def test_a_real_server_prints_its_buffers_and_what_it_serves(tmp_path: Path) -> None:
+    """SmolLM2: 30 layers, 3 KV heads of 64: 2 * 30 * 3 * 64 elements of 2 bytes (f16) are 23,040 bytes a token, and
+    180 MiB for 8,192."""
+    try:
+        binary, model = engines.find_llama_server(), models.resolve("smollm2-135m")
+    except QueenrightError as error:
+        pytest.skip(str(error))
+    log = tmp_path / "log"
+    words = ["--model", str(model), "--ctx-size", "8192", "--parallel", "4", "-lv", str(VERBOSITY), "-t", "2"]
+    port = free_port()
+    argv = [*binary.argv, *words, "--host", "127.0.0.1", "--port", str(port)]
+    server = spawn(argv, Marker(), log=log)
+    try:
+        wait_until(lambda: "listening on" in log.read_text(errors="replace"), within=60)
+        said = parse(log.read_text(errors="replace").splitlines())
+        assert (said.context, said.sequences) == (2048, 4)
+        assert said.total(Kind.KV) == 180 * MIB
+        (process,) = held([server.pid])
+        assert process.anonymous.bytes is not None
+    finally:
+        end(server)

@@ -1,0 +1,80 @@
+"""`llama-server --list-devices`, read."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from supervisor.devices.shape import Device, Figure, HostMemory, Survey
+from supervisor.errors import QueenrightError
+from workers import engines, listed
+
+GIB = 2**30
+MIB = 2**20
+HOST = HostMemory(Figure(64 * GIB, "MemTotal"), Figure(50 * GIB, "MemAvailable"), "", Figure(50 * GIB, ""))
+TWO = """Available devices:
+  CUDA0: NVIDIA GeForce RTX 4090 (24564 MiB, 23000 MiB free)
+  CUDA1: NVIDIA RTX A6000 (48000 MiB, 47000 MiB free)
+  Vulkan0: NVIDIA GeForce RTX 4090 (24564 MiB, 23000 MiB free)
+"""
+APU = """ggml_vulkan: Found 2 Vulkan devices:
+ggml_vulkan: 0 = AMD Radeon Graphics (RADV GFX1151) (radv) | uma: 1 | fp16: 1 | bf16: 0 | warp size: 64
+ggml_vulkan: 1 = llvmpipe (LLVM 19.1.7, 256 bits) (llvmpipe) | uma: 1 | fp16: 1 | bf16: 0 | warp size: 8
+Available devices:
+  Vulkan0: AMD Radeon Graphics (RADV GFX1151) (98304 MiB, 90000 MiB free)
+  Vulkan1: llvmpipe (LLVM 19.1.7, 256 bits) (64000 MiB, 64000 MiB free)
+"""
+
+
+def test_one_backend_counts_and_each_card_has_its_name_there() -> None:
+    found = listed.parse(TWO, HOST)
+    assert found is not None
+    assert [(one.engine_name, one.name, one.free.bytes) for one in found] == [
+        ("CUDA0", "NVIDIA GeForce RTX 4090", 23000 * MIB),
+        ("CUDA1", "NVIDIA RTX A6000", 47000 * MIB),
+    ]
+
+
+def test_a_processors_graphics_share_the_hosts_memory_and_a_software_device_is_none() -> None:
+    found = listed.parse(APU, HOST)
+    assert found is not None
+    assert [(one.engine_name, one.unified, one.total.bytes, one.free.bytes) for one in found] == [
+        ("Vulkan0", True, 64 * GIB, 50 * GIB)
+    ]
+
+
+def test_no_list_is_not_an_empty_list() -> None:
+    assert listed.parse("error: invalid argument: --list-devices", HOST) is None
+    assert listed.parse(None, HOST) is None
+    assert listed.parse("Available devices:\n", HOST) == ()
+
+
+def test_nvml_and_the_servers_list_are_joined_by_order_and_name() -> None:
+    cards = tuple(
+        Device(uuid, "", name, index, Figure(1, ""), Figure(1, ""))
+        for index, (uuid, name) in enumerate([("GPU-a", "NVIDIA GeForce RTX 4090"), ("GPU-b", "NVIDIA RTX A6000")])
+    )
+    theirs = listed.parse(TWO, HOST)
+    assert [one.engine_name for one in listed.joined(Survey(cards, HOST), theirs).devices] == ["CUDA0", "CUDA1"]
+    assert [one.engine_name for one in listed.joined(Survey(cards[::-1], HOST), theirs).devices] == ["", ""]
+    assert listed.joined(Survey((), HOST), theirs).devices == theirs
+    assert listed.joined(Survey(cards, HOST), None).devices == cards
+
+
+@pytest.mark.process
+def test_a_server_that_fails_or_hangs_is_no_list() -> None:
+    assert listed.ask([sys.executable, "-c", "raise SystemExit(1)"]) is None
+    assert listed.ask([sys.executable, "-c", "__import__('signal').pause()"], limit=0.3) is None
+    assert listed.ask(["/nowhere/llama-server"]) is None
+
+
+@pytest.mark.process
+@pytest.mark.engine
+def test_the_real_server_speaks_so() -> None:
+    try:
+        server = engines.find_llama_server()
+    except QueenrightError as error:
+        pytest.skip(str(error))
+    found = listed.parse(listed.ask(server.argv), HOST)
+    assert found is not None
