@@ -5,9 +5,10 @@ The layers are plain ASGI: Starlette's BaseHTTPMiddleware takes each piece of a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -16,28 +17,50 @@ from supervisor.gateway import models, naming, saying
 if TYPE_CHECKING:
     from starlette.middleware import Middleware
     from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from supervisor.gateway.forwarding import Forwarding
     from supervisor.gateway.upkeep import Keeper
 
 
-def application(keeper: Keeper, forwarding: Forwarding) -> Starlette:
-    """The whole of it, for one keeper. Routes of the gateway's own come first; every other path is a model's."""
+OWN: Final = ("/health", "/v1/models", "/models", "/metrics")
+"""Paths that are the gateway's own, with all below them; every other is a model's."""
+
+
+def application(keeper: Keeper, forwarding: Forwarding) -> ASGIApp:
+    """The whole of it, for one keeper. What is passed on goes around Starlette, whose own layers would take every piece of
+    a stream through two calls more."""
     pages = _Pages(keeper)
-    return Starlette(
+    own = Starlette(
         routes=[
             Route("/health", pages.health),
             Route("/v1/models", pages.models),
             Route("/models", pages.models),
             Route("/v1/models/{name:path}", pages.model),
-            Route("/{path:path}", forwarding),
         ],
-        middleware=layers(keeper),
+        exception_handlers={404: _refused, 405: _refused},
     )
+
+    async def switch(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        is_own = scope["type"] != "http" or path in OWN or path.startswith("/v1/models/")
+        await (own if is_own else forwarding)(scope, receive, send)
+
+    whole: ASGIApp = switch
+    for layer in reversed(layers(keeper)):
+        whole = layer.cls(whole, *layer.args, **layer.kwargs)
+    return whole
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    """Nothing that is no answer is without a body of OpenAI's shape."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - what Starlette has handlers of a status for
+    words = saying.error(error.detail, "invalid_request_error", "not_found")
+    return Response(words, error.status_code, media_type="application/json", headers=error.headers)
 
 
 def layers(_: Keeper) -> list[Middleware]:
-    """What stands around every route, the outermost first."""
+    """What stands around every route, the outermost first: plain ASGI."""
     return []
 
 
