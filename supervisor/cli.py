@@ -48,6 +48,7 @@ CORE = {
     "hold": "stop the engine and keep it down, until `queenright release`",
     "release": "end a hold: the engine may run again",
     "restart-keeper": "replace the keeper, as after an upgrade; the engine goes on serving",
+    "unit": "print a systemd unit for this engine, for a user or the system",
     "init": "write a commented queenright.toml",
     "version": "print the version",
 }

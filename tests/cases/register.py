@@ -390,7 +390,19 @@ CLIENTS: dict[str, Case] = {
 }
 
 UNITS: dict[str, Case] = {
-    "yrutschle/sslh#168": Later("the systemd unit", "no unit is shipped yet; its lint comes with it"),
+    "yrutschle/sslh#168": held(
+        "a stop of the unit ends all of it, and its limit is longer than the whole teardown",
+        "unit/unit_command::sslh_168_a_stop_of_the_unit_ends_all_of_it__and_not_before_the_engine_could",
+    ),
+    "systemd/systemd#5868": held(
+        "while models load the start limit is extended in time, and READY comes only after",
+        "unit/notifying::systemd_5868_a_load_longer_than_the_start_limit_is_given_the_time_it_takes",
+    ),
+    "systemd/systemd#25961": held(
+        "the main process alone speaks; what a manager gave it goes to no keeper and no engine",
+        "unit/notifying::systemd_25961_none_of_it_goes_to_keeper_or_engine",
+        "process/warden::it_speaks_for_the_keeper_to_the_service_manager",
+    ),
 }
 
 DEVICES: dict[str, Case] = {
@@ -610,7 +622,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "G client connections and streams": (6, CLIENTS),
     "H memory, as it lives": (10, LIVE_MEMORY),
     "J devices": (7, DEVICES),
-    "K service managers": (1, UNITS),
+    "K service managers": (3, UNITS),
     "L what people see": (1, PEOPLE),
     "lilbee": (13, LILBEE),
     "llama-swap's ten": (10, TRAPS),

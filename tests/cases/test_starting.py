@@ -27,6 +27,7 @@ LOOKS: dict[str, list[list[str]]] = {
     "apply": [["--json"]],
     "retry": [["chat"]],
     "restart-keeper": [[]],
+    "unit": [[]],
     "init": [["--print"]],
     "version": [[]],
     "model": [["list"]],

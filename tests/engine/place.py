@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OF_A_SLOT = ("run", "exec", "status", "stop", "logs", "apply", "retry", "hold", "release", "restart-keeper", "doctor",
+OF_A_SLOT = ("run", "exec", "status", "stop", "logs", "apply", "retry", "hold", "release", "restart-keeper", "doctor", "unit",
              "ps", "events")  # fmt: skip
 """Commands that take `--config`."""
 
