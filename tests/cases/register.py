@@ -401,6 +401,7 @@ UNITS: dict[str, Case] = {
     "systemd/systemd#25961": held(
         "the main process alone speaks; what a manager gave it goes to no keeper and no engine",
         "unit/notifying::systemd_25961_none_of_it_goes_to_keeper_or_engine",
+        "engine/notifying::the_manager_hears_of_a_start_and_a_stop_from_the_warden_alone",
         "process/warden::it_speaks_for_the_keeper_to_the_service_manager",
     ),
 }
