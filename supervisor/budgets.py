@@ -330,6 +330,9 @@ GATEWAY_BODY: Final = 120.0
 """From a request's head to the last byte of its body. The largest that is taken (64 MiB) comes in 6 s over a slow wireless
 link of 10 MB/s; who sends a byte now and then holds a connection and memory for no longer."""
 
+TURN_AWAY: Final = 0.5
+"""For a connection beyond the most to read that there are too many: those are not counted, and so are gone soon."""
+
 GATEWAY_LINGER: Final = 5.0
 """For the rest of a body that was refused: so long its sender can still read why."""
 

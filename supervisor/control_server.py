@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 CONTROL_FD = 4
 
+CONNECTIONS_MOST = 4096
+"""At once. Each front end follows its engine on one of its own, so this is far more than one machine has; and one that runs
+wild takes no descriptors from the gateway and from those who stop the engine after it ends."""
+
 
 class Served(Protocol):
     """What the control socket needs of the keeper."""
@@ -58,10 +62,23 @@ async def serve(served: Served, descriptor: int = CONTROL_FD) -> None:
     stdlib.set_inheritable(False)
     listener = trio.SocketListener(trio.socket.from_stdlib_socket(stdlib))
 
+    room = trio.CapacityLimiter(CONNECTIONS_MOST)
+
     async def handle(stream: trio.SocketStream) -> None:
         try:
             async with stream:
-                await _converse(stream, served)
+                try:
+                    room.acquire_on_behalf_of_nowait(stream)
+                except trio.WouldBlock:
+                    with trio.move_on_after(budgets.TURN_AWAY):  # what is unread at the close undoes the answer
+                        await stream.receive_some(MAX_LINE)
+                    most = f"the keeper has {CONNECTIONS_MOST} connections already, which is the most"
+                    await _send(stream, {"error": most, "next_step": "`queenright ps` shows who uses the engine"})
+                    return
+                try:
+                    await _converse(stream, served)
+                finally:
+                    room.release_on_behalf_of(stream)
         except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             pass  # the caller hung up; that is its right
 

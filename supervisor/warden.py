@@ -176,6 +176,7 @@ class Warden:
             os.unlink("control.sock")
         self.control = socket.socket(socket.AF_UNIX)
         self.control.bind("control.sock")
+        os.chmod("control.sock", 0o600)  # the umask leaves it an x, which means nothing
         self.control.listen(1024)
 
     def fork(self, argv: Any, env: Any, log: str, fds: dict[int, int], cwd: str, on_death: Any) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from supervisor import control
+from supervisor import control, control_server
 from supervisor.control import MAX_LINE, ControlError, ask, converse
 from supervisor.control_server import serve
 from supervisor.errors import ExitCode, UsageError
@@ -466,3 +467,53 @@ def test_the_client_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert control.MAX_LINE == 1 << 20
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_another_users_process_is_not_answered__ra_multiplex_42(slot: Slot) -> None:
+    """Modes would keep it out already: they are opened here, as a descriptor that was passed on would be."""
+    server = Server(slot)
+    os.chmod(slot.path, 0o711)  # noqa: S103 - what the test is about
+    os.chmod(slot.control_socket, 0o666)  # noqa: S103 - the same
+    folder, (told, tell) = os.open(slot.path, os.O_PATH | os.O_DIRECTORY), os.pipe()
+    stranger = os.fork()  # before there are threads
+    if stranger == 0:
+        try:
+            os.setuid(65534)
+            os.read(told, 1)
+            with socket.socket(socket.AF_UNIX) as made:
+                made.settimeout(LIMIT)
+                made.connect(f"/proc/self/fd/{folder}/{slot.control_socket.name}")
+                with suppress(BrokenPipeError):
+                    made.sendall(b'{"op":"status"}\n')
+                with suppress(ConnectionResetError):
+                    os._exit(1 if made.recv(4096) else 0)
+                os._exit(0)
+        finally:
+            os._exit(2)
+    try:
+        with server:
+            os.write(tell, b"!")
+            assert os.waitstatus_to_exitcode(os.waitpid(stranger, 0)[1]) == 0
+            assert ask(slot, "status")["number"] == 0
+    finally:
+        for descriptor in (folder, told, tell):
+            os.close(descriptor)
+
+
+def test_callers_beyond_the_most_are_told_so(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_server, "CONNECTIONS_MOST", 2)
+    with Server(slot) as server:
+        with server.caller(b'{"op":"follow"}\n') as one, server.caller(b'{"op":"follow"}\n') as two:
+            assert one.recv(4096)
+            assert two.recv(4096)
+            with pytest.raises(ControlError, match="2 connections already"):
+                ask(slot, "status")
+        wait_until(lambda: _is_answered(slot), within=LIMIT, what="there is room again")
+
+
+def _is_answered(slot: Slot) -> bool:
+    with suppress(ControlError):
+        return "number" in ask(slot, "status")
+    return False
