@@ -22,6 +22,7 @@ from cattrs.gen import make_dict_structure_fn, override
 from supervisor.config_rules import NAME, OWNED, Rule, Unfit, rules_of, show, written
 from supervisor.config_shape import DEFAULT_KIND, Config, EngineConfig, GatewayConfig, GroupConfig, LaunchConfig
 from supervisor.errors import ConfigError
+from supervisor.loopback import is_loopback_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -173,6 +174,7 @@ def _across(tree: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
         yield ("path",), _unknown("path", Config)
     if isinstance(gateway := tree.get("gateway"), dict) and "is_named" in gateway:
         yield ("gateway", "is_named"), _unknown("is_named", GatewayConfig)
+    yield from _doorless(tree.get("gateway"))
     owners: dict[str, Key] = {}
     groups = tree.get("groups")
     yield from _aliases(groups)
@@ -198,6 +200,16 @@ def _across(tree: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
                 yield (*key, "least_context"), f"expected at most `context`, which is {context}, found {show(least)}"
             if group.get("kind", DEFAULT_KIND) == DEFAULT_KIND:
                 yield from _owned(launch.get("arguments"), (*key, "arguments"))
+
+
+def _doorless(gateway: object) -> Iterator[tuple[Key, str]]:
+    """Whoever can reach the gateway can use the models: other machines only with a key."""
+    listen = gateway.get("listen") if isinstance(gateway, dict) and gateway.get("enabled", True) is True else None
+    if isinstance(gateway, dict) and isinstance(listen, str) and "api_key_file" not in gateway:
+        host = listen.rpartition(":")[0].strip("[]")
+        if host and not is_loopback_host(host):
+            text = f"expected an address of loopback, found {show(listen)}: for another one set `api_key_file` as well"
+            yield ("gateway", "listen"), f"{text}, since other machines reach it (`openssl rand -hex 32` makes a key)"
 
 
 def _launches(groups: object) -> Iterator[tuple[Key, dict[str, Any]]]:

@@ -27,6 +27,8 @@ WEDGE_LIMIT_LEAST: Final = 2
 """Seconds. A server is looked at once a second, and one look alone proves nothing."""
 IDLE_TTL_MOST: Final = 31_536_000
 """Seconds: a year. Whoever means longer means 0, never."""
+BODY_LIMIT_MOST: Final = 512
+"""MiB: what all requests that are held may take together (`supervisor.gateway.guard`)."""
 GRACE_BELOW: Final = budgets.GROUP_STOP - budgets.SWEEP_LIMIT
 """Seconds. The whole stop of a group has GROUP_STOP, and the sweep after the grace needs its part of that."""
 
@@ -168,6 +170,16 @@ _ALIAS: Final = _test(
     "a name of 1 to 200 characters without blanks",
     lambda value: isinstance(value, str) and re.fullmatch(r"[!-~]{1,200}", value) is not None,
 )
+_HOST: Final = _test(
+    "a host's name or address, without a port",
+    lambda value: isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,253}", value) is not None,
+)
+_ORIGIN: Final = _test(
+    "SCHEME://HOST or SCHEME://HOST:PORT, such as http://localhost:3000",
+    lambda value: (
+        isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[!-.0-~]{1,253}", value) is not None
+    ),
+)
 _ARGUMENT: Final = _test("a string without NUL", _is_text)
 
 
@@ -209,10 +221,13 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             raise Unfit("an array of strings", value)
         return tuple(each(lambda _, argument: _ARGUMENT.take(argument), enumerate(value)))
 
-    def aliases(value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list):
-            raise Unfit("an array of names", value)
-        return tuple(each(lambda _, alias: _ALIAS.take(alias), enumerate(value)))
+    def names(rule: Rule) -> Callable[[Any], tuple[str, ...]]:
+        def take(value: Any) -> tuple[str, ...]:
+            if not isinstance(value, list):
+                raise Unfit("an array of names", value)
+            return tuple(each(lambda _, name: rule.take(name), enumerate(value)))
+
+        return take
 
     def variable(name: str, value: Any) -> str:
         if _VARIABLE.fullmatch(name) is None:
@@ -242,6 +257,10 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             "ids": _test('"role" or "model"', lambda value: value in ("role", "model")),
             "deadline_s": _seconds(f"at most {START_LIMIT_MOST}", lambda s: s <= START_LIMIT_MOST),
             "comment_after_s": _seconds(f"at most {START_LIMIT_MOST}", lambda s: s <= START_LIMIT_MOST),
+            "api_key_file": _path(base, "a path, not empty"),
+            "hosts": Rule("an array of names", names(_HOST)),
+            "origins": Rule("an array of origins", names(_ORIGIN)),
+            "body_limit_mb": _integer(1, BODY_LIMIT_MOST, "MiB"),
             "is_named": _AS_GIVEN,
         },
         GroupConfig: {
@@ -264,7 +283,7 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             "sequences": _integer(1, SEQUENCES_MOST, "sequences at once"),
             "idle_ttl_s": _integer(0, IDLE_TTL_MOST, "seconds; 0 = never"),
             "arguments": Rule("an array of strings", arguments),
-            "aliases": Rule("an array of names", aliases),
+            "aliases": Rule("an array of names", names(_ALIAS)),
             "least_context": _integer(0, CONTEXT_MOST, "tokens per sequence; 0 = whatever there is"),
         },
     }

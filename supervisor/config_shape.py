@@ -88,6 +88,14 @@ class GatewayConfig:
     deadline_s: float = budgets.REQUEST_DEADLINE
     """How long a request is held, and may take to the first byte of its answer."""
     comment_after_s: float = budgets.COMMENT_AFTER
+    api_key_file: Path | None = None
+    """API keys that clients must send, one a line; None = no key is asked for."""
+    hosts: tuple[str, ...] = ()
+    """Names by which clients call the gateway, besides those of loopback."""
+    origins: tuple[str, ...] = ()
+    """Web pages that may ask, as browsers write them: SCHEME://HOST[:PORT]."""
+    body_limit_mb: int = 64
+    """Of one request, in MiB."""
     is_named: bool = field(default=False)
     """Whether `listen` stands in the file."""
 

@@ -42,6 +42,19 @@ TEMPLATE: Final = """\
 # address stands here, it takes no other, and says so.
 # listen = "127.0.0.1:11411"
 
+# A file with API keys, one a line, that clients must send. Only you may read it: (umask 077; openssl rand -hex 32 > FILE).
+# Any address but one of loopback takes a key.
+# api_key_file = "gateway.keys"
+
+# Names by which clients call the gateway, besides localhost: "engine.lan", "host.docker.internal".
+# hosts = []
+
+# Web pages that may use it, as browsers write them: "http://localhost:3000". No other page may.
+# origins = []
+
+# MiB that one request may have.
+# body_limit_mb = 64
+
 # By which name /v1/models calls a model: its "role" or its "model". Requests may name either, or an alias.
 # ids = "role"
 

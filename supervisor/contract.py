@@ -108,6 +108,12 @@ class GatewaySpec:
     ids: GatewayIds = GatewayIds.ROLE
     aliases: Mapping[str, tuple[str, ...]] = field(factory=dict)
     """More names of each role's model."""
+    key_file: str = ""
+    """Absolute path of the API keys that clients must send, "" for none. The keys themselves are in no contract."""
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    """In lower case, as `hosts`."""
+    body_most_bytes: int = 64 << 20
     deadline_s: float = budgets.REQUEST_DEADLINE
     comment_after_s: float = budgets.COMMENT_AFTER
 

@@ -13,6 +13,7 @@ from supervisor.lifecycle import UP
 if TYPE_CHECKING:
     from supervisor.contract import GroupSpec
     from supervisor.inquest import Past
+    from supervisor.life import Life
     from supervisor.nursing import Nurse
     from supervisor.probing import Prober
 

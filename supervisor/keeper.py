@@ -42,6 +42,7 @@ from supervisor.gateway import listening
 from supervisor.gateway.upkeep import Gateway
 from supervisor.narration import Narrator
 from supervisor.procs import Procs
+from supervisor.recoveries import Recoveries
 from supervisor.slot import Slot
 from supervisor.slot_watch import SlotWatch
 from supervisor.tree import Tree
@@ -82,6 +83,7 @@ class Keeper:
         self._stop_asked = trio.Event()
         self._is_leaving = False
         self._narrator = Narrator(slot, console)
+        self.recoveries = Recoveries()
         self._slot_watch = SlotWatch(slot)
         self.gateway = Gateway(self, listener)
 
@@ -134,7 +136,13 @@ class Keeper:
         if self.tree is not None:
             groups = self.tree.groups
             names = groups if name is None else groups.keys() & {name}  # to look at all of them costs their square
+            for each in names:
+                self.recoveries.see(each, groups[each].state, time.monotonic())
             self._narrator.see((each, groups[each].state, groups[each].reason) for each in names)
+
+    def _note_end(self, facts: dict[str, Any]) -> None:
+        self.recoveries.note_end(facts)
+        self._narrator.note_end(facts)
 
     def begin_stop(self, why: str, *, now: bool = False) -> None:
         """The step into `stopping`. A second signal to the warden, or to the keeper (`now`), ends it without grace;
@@ -182,7 +190,7 @@ class Keeper:
             self.held = hold.describe() if (hold := holding.find(self.slot)) else ""
             self.tree = Tree(
                 self.spec, self.slot, kinds.find, self.procs,
-                tell=self.tell, tell_end=self._narrator.note_end, changed=self.changed,
+                tell=self.tell, tell_end=self._note_end, changed=self.changed,
             )  # fmt: skip
             if self.procs.notes.get("intent"):
                 self.begin_stop(self.procs.notes["intent"]["stop"])

@@ -44,6 +44,10 @@ def gateway_of(config: Config) -> GatewaySpec:
         is_named=wanted.is_named,
         ids=GatewayIds(wanted.ids),
         aliases={launch.role: launch.aliases for launch in launches if launch.aliases},
+        key_file=str(wanted.api_key_file or ""),
+        hosts=tuple(host.lower() for host in wanted.hosts),
+        origins=tuple(origin.lower() for origin in wanted.origins),
+        body_most_bytes=wanted.body_limit_mb << 20,
         deadline_s=wanted.deadline_s,
         comment_after_s=wanted.comment_after_s,
     )

@@ -13,12 +13,16 @@ import posixpath
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
+from supervisor.errors import GatewayError
 from supervisor.loopback import is_loopback_authority, is_loopback_host
+
+if TYPE_CHECKING:
+    from supervisor.contract import GatewaySpec
 
 
 class Route(StrEnum):
@@ -53,11 +57,28 @@ class Rules:
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     hosts: frozenset[str] = frozenset()
     origins: frozenset[str] = frozenset()
+    body_most_bytes: int = 64 << 20
+    """Of one request. A batch of 32 texts of 2 MB passes, and so do four pictures of 10 MB as base64. A request is kept
+    until its first byte is delivered, because it may have to be sent again."""
 
     @property
     def is_local(self) -> bool:
         """Whether only this machine reaches it."""
         return is_loopback_host(self.listen)
+
+
+def rules_of(spec: GatewaySpec, address: str, keys: tuple[bytes, ...]) -> Rules:
+    """What the configuration says, at a listener that is really on `address`: that may be a listener which somebody else
+    made, such as systemd. Raises GatewayError where other machines would come in without a key."""
+    rules = Rules(
+        address, keys, frozenset({*spec.hosts, spec.host.lower()}), frozenset(spec.origins), spec.body_most_bytes
+    )
+    if not rules.is_local and not keys:
+        raise GatewayError(
+            f"{address} can be reached by other machines, and there is no API key to keep them out",
+            "set gateway.api_key_file, or listen on 127.0.0.1",
+        )
+    return rules
 
 
 @frozen

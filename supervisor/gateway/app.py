@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from supervisor.gateway import models, naming, saying
+from supervisor.gateway import metrics, models, naming, saying
+from supervisor.gateway.counting import Counting
+from supervisor.gateway.guard import Guard
 
 if TYPE_CHECKING:
-    from starlette.middleware import Middleware
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -34,6 +36,7 @@ def application(keeper: Keeper, forwarding: Forwarding) -> ASGIApp:
     own = Starlette(
         routes=[
             Route("/health", pages.health),
+            Route("/metrics", pages.metrics),
             Route("/v1/models", pages.models),
             Route("/models", pages.models),
             Route("/v1/models/{name:path}", pages.model),
@@ -59,9 +62,10 @@ async def _refused(_: Request, error: Exception) -> Response:
     return Response(words, error.status_code, media_type="application/json", headers=error.headers)
 
 
-def layers(_: Keeper) -> list[Middleware]:
-    """What stands around every route, the outermost first: plain ASGI."""
-    return []
+def layers(keeper: Keeper) -> list[Middleware]:
+    """What stands around every route, the outermost first."""
+    tally = keeper.gateway.tally
+    return [Middleware(Guard, keeper.gateway.rules, tally.refused), Middleware(Counting, tally)]
 
 
 class _Pages:
@@ -69,10 +73,16 @@ class _Pages:
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
+        self._metrics = metrics.Page(keeper, keeper.gateway.tally)
 
     async def health(self, _: Request) -> Response:
         """200 while the gateway can take requests, also for groups that are down: it holds those."""
         return JSONResponse(models.health(self._keeper.spec, self._keeper.tree, self._keeper.stopping))
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        text, kind = self._metrics.render(request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": kind})
 
     async def models(self, _: Request) -> Response:
         return JSONResponse(models.listed(self._keeper.spec, self._keeper.tree))

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     Send = Callable[[Message], Awaitable[None]]
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-BODY_MOST_BYTES: Final = 64 << 20
-"""Of one request. A batch of 32 texts of 2 MB passes, and so do four pictures of 10 MB as base64. A request is kept until
-its first byte is delivered, because it may have to be sent again."""
 HELD_MOST_BYTES: Final = 512 << 20
 """Of all that are there at once: eight of the largest, or 64 of 8 MB. The keeper must not be what the kernel kills."""
 PREFLIGHT_AGE: Final = "600"
@@ -44,12 +41,11 @@ class Guard:
         rules: Callable[[], Rules],
         told: Callable[[str], None] = lambda _: None,
         *,
-        most_bytes: int = BODY_MOST_BYTES,
         held_most_bytes: int = HELD_MOST_BYTES,
         body_limit: float = budgets.GATEWAY_BODY,
     ) -> None:
         self._app, self._rules, self._told = app, rules, told
-        self._most, self._held_most, self._body_limit = most_bytes, held_most_bytes, body_limit
+        self._held_most, self._body_limit = held_most_bytes, body_limit
         self.held_bytes = 0
         """Of bodies of requests that are not answered yet."""
 
@@ -92,18 +88,18 @@ class Guard:
         try:
             await self._app(scope, body.receive, body.send)
         except Exception:
-            # However many nurseries it came through: what matters is that nobody has been answered yet.
             if body.refused is None or body.has_begun:
                 raise
-            self._told(body.refused.code)
-            await _refuse(body.refused, None if body.is_whole else receive, send)
         finally:
             self.held_bytes -= body.taken
+        if body.refused is not None and not body.has_begun:
+            self._told(body.refused.code)
+            await _refuse(body.refused, None if body.is_whole else receive, send)
 
     def _too_large(self, size: int, origin: str, already: int = 0) -> Refused | None:
         """What is said to a body of `size` bytes, of which so many are counted among those held."""
-        if size > self._most:
-            most = f"{self._most} bytes are the most (gateway.body_limit_mb)"
+        if size > (most_bytes := self._rules().body_most_bytes):
+            most = f"{most_bytes} bytes are the most (gateway.body_limit_mb)"
             return Refused(413, "request_too_large", f"the request's body is too large: {most}", origin)
         if self.held_bytes + size - already > self._held_most:
             message = f"the requests that are here hold {self._held_most >> 20} MiB, which is the most; come again"
@@ -111,12 +107,9 @@ class Guard:
         return None
 
 
-class _RefusedError(Exception):
-    """The body must not be read on. Seen by nobody: `Guard` answers for it."""
-
-
 class _Body:
-    """A request's body on its way in, and whether its answer is on its way out."""
+    """A request's body on its way in, and whether its answer is on its way out. To the application one that is refused
+    looks like a caller who left, and what it still says is not passed on: `Guard` answers."""
 
     def __init__(self, guard: Guard, origin: str, receive: Receive, send: Send) -> None:
         self._guard, self._origin, self._receive, self._send = guard, origin, receive, send
@@ -136,17 +129,19 @@ class _Body:
         if not message:
             late = f"the request's body was not there within {self._guard._body_limit:g} s"
             self.refused = Refused(408, "request_too_slow", late, self._origin)
-            raise _RefusedError
+            return {"type": "http.disconnect"}
         self.is_whole = message["type"] != "http.request" or not message.get("more_body", False)
         size = len(message.get("body", b""))
         self.taken += size
         self._guard.held_bytes += size
         self.refused = self._guard._too_large(self.taken, self._origin, already=self.taken)
         if self.refused is not None:
-            raise _RefusedError
+            return {"type": "http.disconnect"}
         return message
 
     async def send(self, message: Message) -> None:
+        if self.refused is not None and not self.has_begun:
+            return
         if not self.has_begun:
             self.has_begun = True
             if self._origin and message["type"] == "http.response.start":

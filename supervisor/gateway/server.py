@@ -6,11 +6,13 @@ are ours to count and, when the time is up, to break off.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
+from hypercorn.events import Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
@@ -22,10 +24,24 @@ from supervisor.gateway.forwarding import Forwarding
 if TYPE_CHECKING:
     import socket
 
+    from hypercorn.events import Event
+
     from supervisor.gateway.upkeep import Keeper
 
-HEAD_MOST_BYTES = 64 * 1024
-"""Of a request line with its headers."""
+HEAD_MOST_BYTES: Final = 64 * 1024
+"""Of a request line with its headers; beyond it h11 says 431. Cookies of every other program on localhost come with a
+browser's requests, for cookies know no ports: so more than the 16 KiB that are usual."""
+CONNECTIONS_MOST: Final = 1024
+"""At once. A held request is two descriptors, one of either side, and a service manager may allow no more than 4096."""
+
+_BODY: Final = (
+    b'{"error":{"message":"the gateway has %d connections already, which is the most; come again",'
+    b'"type":"unavailable_error","param":null,"code":"too_many_connections"}}' % CONNECTIONS_MOST
+)
+_FULL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    b"retry-after: %d\r\ncontent-length: %d\r\n\r\n%b" % (budgets.RETRY_AFTER, len(_BODY), _BODY)
+)
 
 
 LAST_WORDS = 0.2
@@ -36,6 +52,7 @@ class Server:
     """Serves the gateway's application on a socket that listens. `run` it once."""
 
     def __init__(self, keeper: Keeper, listener: socket.socket) -> None:
+        self._tally = keeper.gateway.tally
         self._forwarding = Forwarding(keeper)
         self._app = ASGIWrapper(cast("Any", application(keeper, self._forwarding)))
         self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
@@ -68,10 +85,14 @@ class Server:
             stream.socket.close()  # wakes whoever sends or waits on it, shielded or not
 
     async def _handle(self, stream: trio.SocketStream) -> None:
+        if len(self._streams) >= CONNECTIONS_MOST:
+            self._tally.refused("too_many_connections")
+            await _turn_away(stream)
+            return
         self._streams.add(stream)
         self._quiet = self._quiet if not self._quiet.is_set() else trio.Event()
         try:
-            await TCPServer(self._app, self._config, self._context, ConnectionState({}), cast("Any", stream)).run()
+            await _Connection(self._app, self._config, self._context, ConnectionState({}), cast("Any", stream)).run()
         except Exception as error:  # noqa: BLE001 - one connection must not end the others, nor the keeper
             if not isinstance(error, trio.ClosedResourceError | OSError):
                 logfiles.complain(f"gateway: a connection ended with {error!r}")
@@ -79,6 +100,32 @@ class Server:
             self._streams.discard(stream)
             if not self._streams:
                 self._quiet.set()
+
+
+class _Connection(TCPServer):
+    """Over with the client's end. Hypercorn's own goes on until its idle time is over, and keeps the descriptor."""
+
+    _is_over = False
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        self._is_over = True
+        await self.idle_task.stop()
+
+    async def protocol_send(self, event: Event) -> None:
+        if not (self._is_over and isinstance(event, Updated)):
+            await super().protocol_send(event)
+
+
+async def _turn_away(stream: trio.SocketStream) -> None:
+    """Say why, and close once that can have been read."""
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+        async with stream:
+            with trio.move_on_after(budgets.TURN_AWAY):
+                await stream.send_all(_FULL)
+                await stream.send_eof()
+                while await stream.receive_some(65536):
+                    pass
 
 
 def _config() -> Config:

@@ -14,11 +14,14 @@ import trio
 from supervisor import budgets, logfiles
 from supervisor.contract import EngineSpec, GatewaySpec
 from supervisor.errors import QueenrightError
-from supervisor.gateway import listening
+from supervisor.gateway import access, keys, listening
+from supervisor.gateway.tally import Tally
 
 if TYPE_CHECKING:
+    from supervisor.gateway.access import Rules
     from supervisor.gateway.server import Server
     from supervisor.procs import Procs
+    from supervisor.recoveries import Recoveries
     from supervisor.slot import Slot
     from supervisor.tree import Tree
 
@@ -45,6 +48,8 @@ class Keeper(Protocol):
     tree: Tree | None
     stopping: str
     held: str
+    recoveries: Recoveries
+    gateway: Gateway
 
     def snapshot(self) -> dict[str, Any]: ...
 
@@ -61,8 +66,14 @@ class Gateway:
     def __init__(self, keeper: Keeper, given: socket.socket | None) -> None:
         self._keeper, self._given = keeper, given
         self.state, self.reason, self.url = GatewayState.OFF, "", ""
+        self.tally = Tally()
+        self._address, self._keys = "", tuple[bytes, ...]()
         self._server: Server | None = None
         self._is_closing = False
+
+    def rules(self) -> Rules:
+        """Who may come in, as the configuration has it now."""
+        return access.rules_of(self._spec, self._address, self._keys)
 
     def describe(self) -> dict[str, Any]:
         """For snapshots."""
@@ -85,7 +96,7 @@ class Gateway:
             else:
                 self._be(GatewayState.OFF, "")
                 self._let_go()
-            while _address(self._spec) == _address(spec):
+            while _served(self._spec) == _served(spec):
                 await self._keeper.changed()
 
     async def close(self, limit_s: float) -> None:
@@ -104,8 +115,15 @@ class Gateway:
         self._be(GatewayState.STARTING, "")
         # Half a second of imports; in a thread they leave the keeper its say meanwhile.
         make = await trio.to_thread.run_sync(_import_server)
+        # Before anybody can connect: the warden keeps what listens, and who connects to it would wait for nobody.
+        self._keys = await trio.to_thread.run_sync(keys.read, spec.key_file) if spec.key_file else ()
         found = self._listener(spec)
-        port = found.getsockname()[1]
+        self._address, port = found.getsockname()[:2]
+        try:
+            self.rules()
+        except QueenrightError:
+            found.close()
+            raise
         moved = ""
         if spec.port and port != spec.port:
             moved = f"port {spec.port} was taken by another program, so it is on {port}"
@@ -115,7 +133,7 @@ class Gateway:
             await nursery.start(self._server.run)
             self._be(GatewayState.SERVING, moved, url)
             await trio.to_thread.run_sync(self._keeper.write_record)
-            while _address(self._spec) == _address(spec):
+            while _served(self._spec) == _served(spec):
                 await self._keeper.changed()
             await self._server.close(budgets.GATEWAY_MOVE)
             nursery.cancel_scope.cancel()
@@ -159,6 +177,11 @@ class Gateway:
 
 def _address(spec: GatewaySpec) -> tuple[bool, str, int, bool]:
     return spec.enabled, spec.host, spec.port, spec.is_named
+
+
+def _served(spec: GatewaySpec) -> tuple[object, ...]:
+    """What a server is made of: all else holds from the next request on."""
+    return *_address(spec), spec.key_file
 
 
 def _import_server() -> type[Server]:

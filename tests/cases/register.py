@@ -328,6 +328,7 @@ LIFETIME: dict[str, Case] = {
     "ggml-org/llama.cpp#23096": held(
         "looking neither keeps a model loaded nor loads it",
         "cases/requests::looking_neither_keeps_a_model_loaded_nor_loads_it__llama_cpp_23096",
+        "engine/gateway_access::scraping_neither_keeps_a_model_loaded_nor_loads_it__llama_cpp_23096",
         "proxy/loading::looking_is_not_use",
     ),
     "ollama/ollama#10263": held(
@@ -613,6 +614,19 @@ TRAPS: dict[str, Case] = {
     ),
 }
 
+ACCESS: dict[str, Case] = {
+    "pr2502/ra-multiplex#42": held(
+        "another user's ways in are closed: the control socket by mode and peer credentials, every port by a key",
+        "engine/gateway_access::another_users_ways_in_are_closed__ra_multiplex_42",
+        "unit/control::another_users_process_is_not_answered__ra_multiplex_42",
+    ),
+    "ollama/ollama#12476": held(
+        "no key, a wrong one, a foreign Host or Origin: refused; the key is in no argv, environment, log, record or status",
+        "engine/gateway_access::without_the_key_nobody_comes_in_and_it_is_nowhere_to_be_read__ollama_12476",
+        "unit/gateway_access::a_file_that_others_may_read_is_refused",
+    ),
+}
+
 GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "A ownership, orphans and teardown": (13, OWNERSHIP),
     "B one engine for many processes": (11, SHARING),
@@ -625,6 +639,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "J devices": (7, DEVICES),
     "K service managers": (3, UNITS),
     "L what people see": (1, PEOPLE),
+    "N several users, access": (2, ACCESS),
     "lilbee": (13, LILBEE),
     "llama-swap's ten": (10, TRAPS),
 }

@@ -461,6 +461,33 @@ def test_every_key_has_a_rule() -> None:
         assert rules[cls].keys() == {field.name for field in fields(cls)} - {"launches"}
 
 
+@pytest.mark.parametrize("listen", ["0.0.0.0:11411", "192.168.1.5:80", "[::]:11411", "box.lan:11411"])
+def test_beyond_loopback_the_gateway_takes_a_key(listen: str) -> None:
+    with pytest.raises(ConfigError, match=r"gateway\.listen: .*set `api_key_file` as well") as raised:
+        parse(f'[gateway]\nlisten = "{listen}"\n{LAUNCH}', HERE)
+    assert len(raised.value.what.splitlines()) == 1
+    config = parse(f'[gateway]\nlisten = "{listen}"\napi_key_file = "keys"\n{LAUNCH}', HERE)
+    assert config.gateway.api_key_file == HERE.parent / "keys"
+    for local in ("127.0.0.1:0", "localhost:11411", "[::1]:11411", "127.1.2.3:5"):
+        assert parse(f'[gateway]\nlisten = "{local}"\n{LAUNCH}', HERE).gateway.api_key_file is None
+    parse(f'[gateway]\nenabled = false\nlisten = "{listen}"\n{LAUNCH}', HERE)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('origins = ["http://localhost:3000/"]', "origins[0]: expected SCHEME://HOST"),
+        ('origins = ["*"]', "origins[0]: expected SCHEME://HOST"),
+        ('hosts = ["engine.lan:80"]', "hosts[0]: expected a host's name or address, without a port"),
+        ("body_limit_mb = 513", "body_limit_mb: expected a whole number from 1 to 512 (MiB)"),
+        ('api_key_file = ""', "api_key_file: expected a path, not empty"),
+    ],
+)
+def test_what_the_gateway_lets_in_is_checked(line: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"gateway.{says}")):
+        parse(f"[gateway]\n{line}\n{LAUNCH}", HERE)
+
+
 # --- whatever is in the file ----------------------------------------------------------------------------------------
 
 SCALARS = (
