@@ -268,7 +268,7 @@ class Handler:
         elif path == "/metrics":
             text = f"llamacpp:tokens_predicted_total {fake.tokens}\nllamacpp:requests_processing {fake.active}\n"
             self.reply(200, "text/plain; version=0.0.4", text.encode())
-        elif path == "/echo":
+        elif path in ("/echo", "/v1/echo"):
             self.json(
                 {
                     "method": self.command,
