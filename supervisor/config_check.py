@@ -198,6 +198,8 @@ def _across(tree: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
             least, context = launch.get("least_context", 0), launch.get("context", fields(LaunchConfig).context.default)
             if type(least) is type(context) is int and least > context:
                 yield (*key, "least_context"), f"expected at most `context`, which is {context}, found {show(least)}"
+            if type(pool := launch.get("pool")) is type(context) is int and 0 < pool < context:
+                yield (*key, "pool"), f"expected 0 or at least `context`, which is {context}, found {show(pool)}"
             if group.get("kind", DEFAULT_KIND) == DEFAULT_KIND:
                 yield from _owned(launch.get("arguments"), (*key, "arguments"))
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 CONTEXT_MOST: Final = 10_000_000
 SEQUENCES_MOST: Final = 64
+POOL_MOST: Final = CONTEXT_MOST * SEQUENCES_MOST
+QUEUE_MOST: Final = 10_000
+"""Requests. Each is a connection and a body in the keeper's memory."""
 START_LIMIT_MOST: Final = 86_400
 """Seconds. No model loads for more than a day."""
 WEDGE_LIMIT_LEAST: Final = 2
@@ -44,6 +47,10 @@ OWNED: Final[Mapping[str, str]] = {
     "-c": "set `context` instead",
     "--parallel": "set `sequences` instead",
     "-np": "set `sequences` instead",
+    "--kv-unified": "set `pool` instead",
+    "-kvu": "set `pool` instead",
+    "--no-kv-unified": "leave `pool` out instead",
+    "-no-kvu": "leave `pool` out instead",
     "--api-key": "every group makes its own keys",
     "--api-key-file": "every group makes its own keys",
     "--alias": "set `role` instead",
@@ -275,6 +282,7 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
                 f"at least {WEDGE_LIMIT_LEAST} and at most {START_LIMIT_MOST}",
                 lambda s: WEDGE_LIMIT_LEAST <= s <= START_LIMIT_MOST,
             ),
+            "queue_limit": _integer(0, QUEUE_MOST, "requests that wait"),
         },
         LaunchConfig: {
             "role": NAME,
@@ -284,6 +292,7 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             "idle_ttl_s": _integer(0, IDLE_TTL_MOST, "seconds; 0 = never"),
             "arguments": Rule("an array of strings", arguments),
             "aliases": Rule("an array of names", names(_ALIAS)),
+            "pool": _integer(0, POOL_MOST, "tokens; 0 = each sequence has its own `context`"),
             "least_context": _integer(0, CONTEXT_MOST, "tokens per sequence; 0 = whatever there is"),
         },
     }

@@ -13,6 +13,7 @@ from typing import Any, Final
 from attrs import field, frozen
 
 from supervisor import budgets
+from supervisor.contract import QUEUE_LIMIT
 
 BUILT_IN: Final = "built-in"
 """Value of `llama_swap` for the proxy that comes with us."""
@@ -38,6 +39,8 @@ class LaunchConfig:
     idle_ttl_s: int = 0
     """Seconds without a request after which the weights are unloaded; 0 = never."""
     arguments: tuple[str, ...] = ()
+    pool: int = 0
+    """Tokens of one KV pool that the sequences share; 0 = each sequence has its own `context`."""
     least_context: int = 0
     """Tokens per sequence that an engine of others must have to do for us; 0 = whatever it has."""
     aliases: tuple[str, ...] = ()
@@ -62,6 +65,8 @@ class GroupConfig:
     grace_s: float = budgets.GROUP_GRACE
     start_limit_s: float = budgets.START_LIMIT
     wedge_limit_s: float = budgets.WEDGE_LIMIT
+    queue_limit: int = QUEUE_LIMIT
+    """Requests that may wait in the gateway for each of its servers."""
     folder: Path = field(default=Path("/"), eq=False)
 
 

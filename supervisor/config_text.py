@@ -84,6 +84,9 @@ TEMPLATE: Final = """\
 # the group is rebuilt. At least 2, at most 86400.
 # wedge_limit_s = 60.0
 
+# Requests that may wait in the gateway for each of the group's servers; more are answered with 429. At most 10000.
+# queue_limit = 128
+
 # Environment variables for this group's processes, beside the few they always get.
 # environment = { CUDA_VISIBLE_DEVICES = "0" }
 
@@ -101,6 +104,10 @@ model = "smollm2-135m"
 
 # Requests served at once; more wait. 1 to 64.
 # sequences = 1
+
+# Tokens that all sequences share, each with `context` of them at most; a request waits until its prompt and its whole
+# answer fit. At least `context`; 0 = each sequence has its own `context`, and nothing is shared.
+# pool = 0
 
 # Seconds without a request after which the weights leave memory; the next request loads them again. 0 = never.
 # idle_ttl_s = 0

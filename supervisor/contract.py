@@ -22,6 +22,10 @@ GENERATION_FD_VARIABLE = "QUEENRIGHT_GENERATION_FD"
 GENERATION_FD = 3
 """Where the warden puts that descriptor in a group's leader."""
 
+QUEUE_LIMIT = 128
+"""Default of a group's `queue_limit`. Four programs that each send 32 requests at once (as lilbee's indexing does at most)
+all wait without one being refused; and so many bodies of some megabytes are what a keeper may hold in memory."""
+
 
 class State(StrEnum):
     """What a group, or a whole slot, is doing. The words of `status`."""
@@ -65,6 +69,9 @@ class LaunchSpec:
     arguments: tuple[str, ...] = ()
     idle_ttl_s: int = 0
     """Seconds without a request after which the weights are unloaded; 0 = never."""
+    pool: int = 0
+    """Tokens of one KV pool that the sequences share, each with `context` of them at most; 0 = each has its own
+    `context`."""
     least_context: int = field(default=0, eq=False)
     """Tokens per sequence that an engine must have been planned with to be of use; 0 = whatever. A demand of who asks,
     for the ladder: it changes nothing of what runs, so two launches that differ in it alone are equal."""
@@ -83,11 +90,13 @@ class GroupSpec:
     grace_s: float = budgets.GROUP_GRACE
     start_limit_s: float = budgets.START_LIMIT
     wedge_limit_s: float = budgets.WEDGE_LIMIT
+    queue_limit: int = QUEUE_LIMIT
+    """Requests that may wait in the gateway for each of its servers."""
 
     @property
     def essence(self) -> GroupSpec:
         """What a generation is started as: without what only bounds waiting."""
-        return evolve(self, grace_s=0.0, start_limit_s=0.0)
+        return evolve(self, grace_s=0.0, start_limit_s=0.0, queue_limit=0)
 
     def runs_as(self, other: GroupSpec) -> bool:
         """Whether a generation of the one could as well be one of the other."""

@@ -68,6 +68,7 @@ class CommandKind:
                     path=launch.model,
                     context=launch.context,
                     sequences=launch.sequences,
+                    pool=launch.pool,
                 ),
             ),
             pin=f"command={pin}",
@@ -80,6 +81,7 @@ class CommandKind:
             environment=dict(group.environment),
             grace_s=group.grace_s,
             start_limit_s=group.start_limit_s,
+            queue_limit=group.queue_limit,
         )
 
     def looked_at(self, spec: GroupSpec) -> Iterator[Path]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from supervisor.contract import GroupSpec, LaunchSpec
 from supervisor.errors import ConfigError, EngineBinaryError, EngineStartError, ProxyLostError
 from supervisor.kinds import Activity, Answer, Birth, Command, Report, ServerState
-from workers.swap_configuration import OPTIONAL_FLAGS, ROLE_FLAGS, configuration
+from workers.swap_configuration import KV_FLAGS, OPTIONAL_FLAGS, ROLE_FLAGS, configuration
 from workers.swap_watcher import Watcher
 
 if TYPE_CHECKING:
@@ -79,8 +79,10 @@ class LlamaSwap:
             grace_s=group.grace_s,
             start_limit_s=group.start_limit_s,
             wedge_limit_s=group.wedge_limit_s,
+            queue_limit=group.queue_limit,
         )
         _refuse_unspeakable(spec)
+        _refuse_poolless(spec, server)
         return spec
 
     def looked_at(self, spec: GroupSpec) -> Iterator[Path]:
@@ -214,6 +216,7 @@ def _launch(launch: LaunchConfig, path: Path) -> LaunchSpec:
         sequences=launch.sequences,
         arguments=launch.arguments,
         idle_ttl_s=launch.idle_ttl_s,
+        pool=launch.pool,
         least_context=launch.least_context,
     )
 
@@ -227,15 +230,24 @@ def _refuse_unspeakable(spec: GroupSpec) -> None:
                 raise ConfigError(what, "remove the ${ or line break from the path or argument")
 
 
+def _refuse_poolless(spec: GroupSpec, server: Binary) -> None:
+    """A pool is nothing to be left out silently: each sequence would get a part of it for its own."""
+    for launch in spec.launches:
+        if launch.pool and KV_FLAGS[0] not in spec.options["flags"].split():
+            what = f"group {spec.name}, role {launch.role}: {shlex.join(server.argv)} does not know {KV_FLAGS[0]}"
+            raise EngineBinaryError(what, "leave `pool` out, or use a llama-server that shares its KV cache")
+
+
 def _known_flags(server: Binary, build: str) -> str:
     """Flags of ours that this build has: they drift between builds, and an unknown one is exit status 1."""
     from workers import pins
 
     def ask() -> str:
         words = _output([*server.argv, "--help"]).replace(",", " ").split()
-        return " ".join(flag for flag in OPTIONAL_FLAGS if flag in words)
+        return " ".join(flag for flag in asked_for if flag in words)
 
-    return pins.asked_once(f"{shlex.join(server.argv)} ({build}): {' '.join(OPTIONAL_FLAGS)}", server, ask)
+    asked_for = (*OPTIONAL_FLAGS, *KV_FLAGS)
+    return pins.asked_once(f"{shlex.join(server.argv)} ({build}): {' '.join(asked_for)}", server, ask)
 
 
 def _refuse_broken(model: Path) -> None:

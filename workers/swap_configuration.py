@@ -29,6 +29,10 @@ OPTIONAL_FLAGS = {
 """Passed on where the binary's own --help knows them. Without the first, a SIGTERM during a stream takes 30 s; the
 second is 8 GiB of host memory by default, which nobody has accounted for."""
 
+KV_FLAGS = ("--kv-unified", "--no-kv-unified")
+"""Whether the sequences share one KV pool. Said either way, where the build knows it: left open, builds have chosen now
+this and now that, by whether `--parallel` is given."""
+
 ROLE_FLAGS = {"embed": ("--embeddings",), "rerank": ("--reranking",)}
 
 
@@ -67,14 +71,16 @@ def configuration(spec: GroupSpec, birth: Birth, keys: Path) -> dict[str, Any]:
 
 
 def server_command(spec: GroupSpec, launch: LaunchSpec, birth: Birth, keys: Path) -> list[str]:
-    """llama-server behind the launcher, so that it dies with its proxy. `--ctx-size` is divided by `--parallel`."""
+    """llama-server behind the launcher, so that it dies with its proxy. `--ctx-size` is divided by `--parallel`, unless
+    it is a pool."""
     known = spec.options["flags"].split()
     optional = [word for flag, words in OPTIONAL_FLAGS.items() if flag in known for word in words]
     launcher = [sys.executable, "-I", "-S", str(LAUNCHER), "--warden", str(birth.warden_pid), "--"]
     program = shlex.split(spec.options["llama_server"])
     server = [*program, "--host", "127.0.0.1", "--port", str(birth.ports[launch.role])]
     model = ["--model", launch.path, "--alias", launch.model, "--api-key-file", str(keys)]
-    size = ["--ctx-size", str(launch.context * launch.sequences), "--parallel", str(launch.sequences)]
+    size = ["--ctx-size", str(launch.pool or launch.context * launch.sequences), "--parallel", str(launch.sequences)]
+    size += [flag for flag in KV_FLAGS if flag in known and (flag == KV_FLAGS[0]) == bool(launch.pool)]
     return [*launcher, *server, *model, *size, *optional, *ROLE_FLAGS.get(launch.role, ()), *launch.arguments]
 
 

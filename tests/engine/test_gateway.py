@@ -135,7 +135,9 @@ def test_every_refusal_has_a_body_that_says_what_there_is(shared: Gate) -> None:
 
 def test_tokenize_and_other_routes_reach_the_server(shared: Gate) -> None:
     assert shared.post("/tokenize", content="one three").json() == {"tokens": [3, 5]}
-    found = httpx.post(f"{shared.url}/v1/echo?model=embed&x=1", content=b"abc", headers={"Authorization": "Bearer mine"})
+    found = httpx.post(
+        f"{shared.url}/v1/echo?model=embed&x=1", content=b"abc", headers={"Authorization": "Bearer mine"}
+    )
     assert (found.json()["target"], found.json()["bytes"]) == ("/v1/echo?model=embed&x=1", 3)
     assert "mine" not in found.text
 

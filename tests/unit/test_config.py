@@ -277,6 +277,14 @@ def test_a_wrong_model_is_refused(value: str) -> None:
     assert line.startswith("groups.chat.launches[0].model: expected the name of a catalog model, or a path")
 
 
+def test_a_pool_holds_at_least_one_whole_context() -> None:
+    launch = parse(LAUNCH + "context = 512\nsequences = 4\npool = 512", HERE).groups["chat"].launches[0]
+    assert (launch.context, launch.pool) == (512, 512)
+    expected = "groups.chat.launches[0].pool: expected 0 or at least `context`, which is"
+    assert only(LAUNCH + "pool = 4095") == f"{expected} 4096, found the integer 4095"
+    assert parse(LAUNCH + "pool = 0", HERE).groups["chat"].launches[0].pool == 0
+
+
 def test_the_least_context_is_at_most_the_context() -> None:
     launch = parse(LAUNCH + "context = 512\nleast_context = 512", HERE).groups["chat"].launches[0]
     assert (launch.context, launch.least_context) == (512, 512)

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from supervisor.config_rules import GRACE_BELOW
 from supervisor.contract import GroupSpec, LaunchSpec
-from supervisor.errors import ConfigError
+from supervisor.errors import ConfigError, EngineBinaryError
 from supervisor.kinds import Birth, ServerState
-from workers.llama_swap import KIND, _counters, _message, _refuse_unspeakable, smallest_work
-from workers.swap_configuration import OPTIONAL_FLAGS, SHORTEST_HEALTH_TIMEOUT, configuration, server_command
+from workers.engines import Binary, Kind, Origin
+from workers.llama_swap import KIND, _counters, _message, _refuse_poolless, _refuse_unspeakable, smallest_work
+from workers.swap_configuration import KV_FLAGS, OPTIONAL_FLAGS, SHORTEST_HEALTH_TIMEOUT, configuration, server_command
 from workers.swap_watcher import Requests, Watcher
 
 if TYPE_CHECKING:
@@ -163,6 +164,26 @@ def test_flags_are_given_only_to_a_server_that_has_them() -> None:
     assert argv[argv.index("--sse-ping-interval") + 1] == "1"
     argv = server_command(SPEC, launch(), birth_of(SPEC), KEYS)
     assert not any(flag in argv for flag in OPTIONAL_FLAGS)
+
+
+def test_lemonade_3276_sequences_and_split_or_shared_kv_are_always_said() -> None:
+    def argv(known: str, pool: int) -> str:
+        spec = evolve(SPEC, options={**SPEC.options, "flags": known})
+        return " ".join(server_command(spec, evolve(launch(), pool=pool), birth_of(SPEC), KEYS))
+
+    every = " ".join(KV_FLAGS)
+    assert "--ctx-size 8192 --parallel 2 --no-kv-unified" in argv(every, 0)
+    assert "--ctx-size 6000 --parallel 2 --kv-unified" in argv(every, 6000)
+    assert "kv-unified" not in argv("", 0)
+
+
+def test_a_pool_is_refused_where_the_server_cannot_share_its_cache() -> None:
+    server = Binary(Path("/bin/llama-server"), Origin.PATH, Kind.LLAMA_SERVER)
+    spec = evolve(SPEC, launches=(evolve(launch(), pool=6000),), options={**SPEC.options, "flags": ""})
+    with pytest.raises(EngineBinaryError, match="/bin/llama-server does not know --kv-unified"):
+        _refuse_poolless(spec, server)
+    _refuse_poolless(evolve(spec, options={**SPEC.options, "flags": "--kv-unified"}), server)
+    _refuse_poolless(evolve(spec, launches=(launch(),)), server)
 
 
 @pytest.mark.parametrize(("role", "flag"), [("embed", "--embeddings"), ("rerank", "--reranking"), ("chat", None)])
