@@ -23,6 +23,8 @@ class Shown(Protocol):
 
     def describe(self) -> dict[str, Any]: ...
 
+    def queue(self, group: str) -> dict[str, Any]: ...
+
 
 class View(Protocol):
     """What of a keeper is shown."""
@@ -46,7 +48,7 @@ class View(Protocol):
 
 def snapshot(keeper: View) -> dict[str, Any]:
     """The whole state, as `status --json` shows it."""
-    hello, groups, state = keeper.procs.hello, _groups(keeper.tree), keeper.state.value
+    hello, groups, state = keeper.procs.hello, _groups(keeper), keeper.state.value
     return {
         "slot": str(keeper.slot.path),
         "state": state,
@@ -90,8 +92,10 @@ def _members(slot: Slot) -> list[dict[str, Any]]:
     return [member.describe() for member in found]
 
 
-def _groups(tree: Tree | None) -> list[dict[str, Any]]:
-    return [group.describe() for group in tree.groups.values()] if tree else []
+def _groups(keeper: View) -> list[dict[str, Any]]:
+    """`queue` is the gateway's, by role; empty where nobody asked it yet."""
+    groups = keeper.tree.groups.values() if keeper.tree else ()
+    return [{**group.describe(), "queue": keeper.gateway.queue(group.spec.name)} for group in groups]
 
 
 def reason_of(state: str, groups: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,9 @@ import httpx
 from attrs import frozen
 
 from supervisor.gateway import naming, reassembly
+from supervisor.gateway.demand import Demand, Work, demand_of, work_of
 from supervisor.gateway.naming import Served
+from supervisor.gateway.queueing import client_of
 from supervisor.request_policy import Route, route_of
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class Asked:
     route: Route
     is_stream: bool
     gathers: bool
+    demand: Demand
+    client: str
 
 
 def parsed(body: bytes) -> Any:
@@ -110,7 +114,16 @@ def understood(spec: EngineSpec, scope: Mapping[str, Any], body: bytes, said: An
         route_of(scope["method"], path) if held else Route.ONCE,
         is_stream=held and path in _STREAMS and isinstance(said, dict) and said.get("stream") is True,
         gathers=twin is not None,
+        demand=demand_of(work_of(scope["method"], path), said) if isinstance(said, dict) else Demand(Work.NONE),
+        client=_client(scope),
     )
+
+
+def _client(scope: Mapping[str, Any]) -> str:
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    peer = scope.get("client")
+    key = headers.get("authorization", "") or headers.get("x-api-key", "")
+    return client_of(headers, key=key, peer=str(peer[0]) if peer else "")
 
 
 def _headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -48,7 +48,7 @@ def wants_count(demand: Demand, window: int, room: Room) -> bool:
     Not for a request that fits even by the bound from bytes: into its window, and into its even share of the pool, for
     as many of those as there are places fit at once.
     """
-    if demand.work is not Work.ANSWER or not window:
+    if demand.work is not Work.ANSWER or not demand.is_countable or not window:
         return False
     if demand.output is None:
         return bool(room.positions)

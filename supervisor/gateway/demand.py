@@ -55,6 +55,8 @@ class Demand:
     sequences: int = 1
     prompt_most: int = 0
     output: int | None = None
+    is_countable: bool = True
+    """The server's tokenizer tells how long the prompt is: it is text alone."""
 
 
 _MEDIA: Final = ("image", "image_url", "input_image", "input_audio", "source")
@@ -84,7 +86,8 @@ def demand_of(work: Work, body: Mapping[str, Any]) -> Demand:
     if work is Work.READ:
         return Demand(work, 1, prompt_most(body), 0)
     sequences = copies * (len(prompts) if many and prompts else 1)
-    return Demand(work, max(1, sequences), prompt_most(body), output_of(body))
+    pieces = body.get("messages", body.get("input", body.get("prompt")))
+    return Demand(work, max(1, sequences), prompt_most(body), output_of(body), not _has_media(pieces))
 
 
 def output_of(body: Mapping[str, Any]) -> int | None:
@@ -122,6 +125,19 @@ def _size(value: Any) -> int:
         else:
             size += len(str(one))
     return size
+
+
+def _has_media(value: Any) -> bool:
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, dict):
+            if one.get("type") in _MEDIA or "multimodal_data" in one:
+                return True
+            rest += one.values()
+        elif isinstance(one, list):
+            rest += one
+    return False
 
 
 def _bytes(text: str) -> int:

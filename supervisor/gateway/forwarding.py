@@ -15,6 +15,7 @@ import trio
 from supervisor import budgets, logfiles
 from supervisor.call import Call
 from supervisor.gateway import asking, naming, saying
+from supervisor.gateway.admitting import Admission, Counter, NotAdmittedError, Wish
 from supervisor.gateway.facts import KEY, Facts
 from supervisor.gateway.gathering import Gathered, GatheringHolding
 from supervisor.gateway.whereabouts import Whereabouts
@@ -65,6 +66,7 @@ class Forwarding:
         self.whereabouts = Whereabouts(keeper)
         self._carrier = TrioCarrier(self.whereabouts)
         self._holding = GatheringHolding(self.whereabouts, self._carrier, (), budgets.REQUEST_DEADLINE)
+        self.admission = Admission(keeper, self.whereabouts, Counter(keeper, self._carrier.pool))
         self._parsing = trio.CapacityLimiter(1)
         self._passing: set[Reply] = set()
 
@@ -155,6 +157,20 @@ class Forwarding:
         comments = Comments(reply, self.whereabouts, call, gateway.comment_after_s)
         if asked.is_stream:
             nursery.start_soon(comments.run)
+        wish = Wish(group, asked.model.launch, asked.path, body, asked.demand, asked.client, until)
+        try:
+            async with self.admission.admitted(wish, comments.wait_for) as admitted:
+                call.body, reply.headers = admitted.body, admitted.headers
+                try:
+                    await self._send_on(asked, call, comments, reply)
+                finally:  # a caller may leave while the last of its answer is being handed over
+                    admitted.is_done = reply.facts.outcome == "answered"
+        except NotAdmittedError as no:
+            await comments.end()
+            await reply.give(no.status, no.headers, no.body, "unavailable" if no.status == 503 else "refused")
+
+    async def _send_on(self, asked: Asked, call: Call, comments: Comments, reply: Reply) -> None:
+        now = call.started
         try:
             response = await self._holding.answer(call)
         except AnswerInterrupted as error:
@@ -217,6 +233,8 @@ class Reply:
     def __init__(self, send: Send, facts: Facts) -> None:
         self._send, self.facts = send, facts
         self.scope = trio.CancelScope()
+        self.headers: list[tuple[bytes, bytes]] = []
+        """More of them, for an answer that is yet to begin."""
         self.has_started = self.has_left = self.is_passing = False
         self.cut = ""
 
@@ -224,7 +242,7 @@ class Reply:
         """Once; a second time it is as it was."""
         if not self.has_started:
             self.has_started = True
-            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.headers]})
 
     async def send(self, piece: bytes) -> None:
         """A piece, as it is. Waits while the caller does not read."""
@@ -262,6 +280,11 @@ class Comments:
         self._reply, self._whereabouts, self._call, self._every_s = reply, whereabouts, call, every_s
         self._scope = trio.CancelScope()
         self._done: trio.Event | None = None
+        self._place: Callable[[], str] = str
+
+    def wait_for(self, place: Callable[[], str]) -> None:
+        """Say this place in the queue, for as long as there is one."""
+        self._place = place
 
     async def run(self) -> None:
         """One comment after another until `end`."""
@@ -288,6 +311,8 @@ class Comments:
     def _words(self) -> bytes:
         group = self._call.group
         waited = time.monotonic() - self._call.started
+        if place := self._place():
+            return saying.queued(group, place, waited)
         return saying.comment(group, self._whereabouts.state(group), self._whereabouts.reason(group), waited)
 
 

@@ -47,3 +47,8 @@ def comment(group: str, state: State | None, reason: str, seconds: float) -> byt
     else:
         text = f"queued: group {group} is {state}" + (f" ({reason})" if reason else "")
     return f": {' '.join(text.split())}; {seconds:.0f} s so far\n\n".encode()
+
+
+def queued(group: str, place: str, seconds: float) -> bytes:
+    """The same while others are before it."""
+    return f": queued for group {group}: {place}; {seconds:.0f} s so far\n\n".encode()

@@ -54,6 +54,7 @@ class Server:
     def __init__(self, keeper: Keeper, listener: socket.socket) -> None:
         self._tally = keeper.gateway.tally
         self._forwarding = Forwarding(keeper)
+        self.admission = self._forwarding.admission
         self._app = ASGIWrapper(cast("Any", application(keeper, self._forwarding)))
         self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
         self._config = _config()

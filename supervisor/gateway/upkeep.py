@@ -79,6 +79,10 @@ class Gateway:
         """For snapshots."""
         return {"url": self.url or None, "state": self.state.value, "reason": self.reason}
 
+    def queue(self, group: str) -> dict[str, Any]:
+        """Who runs and waits at a group's servers, by role. For snapshots."""
+        return self._server.admission.describe(group) if self._server is not None else {}
+
     async def run(self) -> None:
         """Serve as the contract says, also after it changed. Ends only by cancellation."""
         await self._engine_is_under_way()

@@ -350,9 +350,27 @@ LIFETIME: dict[str, Case] = {
         "two models in alternation serve everybody",
         "proxy/groups::two_models_that_exclude_each_other_serve_everybody_in_the_end",
     ),
+    "ollama/ollama#7758": held(
+        "a loaded model's queue has its limit: one runs, one waits, four get 429 with Retry-After",
+        "engine/gateway_admission::ollama_7758_one_place_and_a_queue_of_one_take_two_of_six",
+        "unit/gateway_admission::ollama_7758_one_place_and_a_queue_of_one_take_two_of_six",
+    ),
     "mostlygeek/llama-swap#635": held(
         "two hundred requests while the model comes and goes: each whole, none empty",
         "cases/requests::no_answer_is_empty_while_models_come_and_go__llama_swap_635",
+    ),
+}
+
+POOLS: dict[str, Case] = {
+    "lemonade-sdk/lemonade#3276": held(
+        "four full windows in a pool of one are admitted one after the other; --parallel and the kind of KV always said",
+        "engine/gateway_admission::lemonade_3276_four_full_windows_in_a_pool_of_one_are_admitted_one_after_the_other",
+        "workers/llama_swap::lemonade_3276_sequences_and_split_or_shared_kv_are_always_said",
+    ),
+    "ggml-org/llama.cpp#23652": held(
+        "a shared KV pool never overflows: prompt and answer of all that run fit into it",
+        "engine/gateway_admission::lemonade_3276_four_full_windows_in_a_pool_of_one_are_admitted_one_after_the_other",
+        "unit/gateway_clamping::what_is_counted_and_admitted_never_outgrows_its_reservation",
     ),
 }
 
@@ -633,9 +651,10 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "C membership and build locks": (7, LOCKS),
     "D process identity and state files": (7, IDENTITY),
     "E health, hangs and rebuild in place": (15, HEALTH),
-    "F idle time and queues": (8, LIFETIME),
+    "F idle time and queues": (9, LIFETIME),
     "G client connections and streams": (6, CLIENTS),
     "H memory, as it lives": (10, LIVE_MEMORY),
+    "I shared KV pools": (2, POOLS),
     "J devices": (7, DEVICES),
     "K service managers": (3, UNITS),
     "L what people see": (1, PEOPLE),

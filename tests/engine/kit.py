@@ -51,6 +51,8 @@ class Launch:
     arguments: tuple[str, ...] = ()
     idle_ttl_s: int = 0
     context: int | None = None
+    sequences: int = 1
+    pool: int = 0
 
 
 def make_kit(root: Path) -> Kit:

@@ -87,6 +87,7 @@ class Place:
                 lines.append(f"model = {json.dumps(str(launch.model or self.kit.chat))}")
                 lines.append(f"arguments = {json.dumps(self._arguments(launch))}")
                 lines.append(f"idle_ttl_s = {launch.idle_ttl_s}")
+                lines += [f"sequences = {launch.sequences}", f"pool = {launch.pool}"]
                 if launch.context is not None:
                     lines.append(f"context = {launch.context}")
         self.config.write_text("\n".join(lines) + "\n")

@@ -59,6 +59,7 @@ KNOBS = {
     "reject-flag": ("", "refuse this flag as llama-server refuses one it does not know"),
     "no-model-check": ("", "do not look whether --model exists"),
     "slots": ("ok", "ok | hang"),
+    "pool": ("0", "tokens that all completions share: when they overflow, all of them end with an error"),
     "close-delimited": ("", "end bodies by closing, without length or chunks (an HTTP/1.0 server)"),
 }
 WORDS = (
@@ -148,6 +149,8 @@ class Fake:
         self.cancels = 0
         self.tokens = 0
         self.active = 0
+        self.held = 0
+        self.most_held = self.most_active = self.overflows = 0
         self.hearing = threading.Event()
         self.hearing.set()
 
@@ -179,6 +182,9 @@ class Fake:
                 "cancels": self.cancels,
                 "tokens": self.tokens,
                 "active": self.active,
+                "most_active": self.most_active,
+                "most_held": self.most_held,
+                "overflows": self.overflows,
             },
         }
 
@@ -194,6 +200,7 @@ class Handler:
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.rfile = connection.makefile("rb")
         self.command = self.path = self.named = ""
+        self.mine = 0
         self.headers: dict[str, str] = {}
         self.close_connection = False
 
@@ -314,6 +321,8 @@ class Handler:
                 for i, d in enumerate(body.get("documents", []))
             ]
             self.json({"model": self.fake.model, "object": "list", "results": rows, "usage": {"total_tokens": 1}})
+        elif path == "/apply-template":
+            self.json({"prompt": prompt_of(body)})
         elif path == "/tokenize":
             self.json({"tokens": [len(word) for word in str(body.get("content", "")).split()]})
         elif path == "/detokenize":
@@ -340,6 +349,8 @@ class Handler:
             fake.completions += 1
             number = fake.completions
             fake.active += 1
+            fake.most_active = max(fake.most_active, fake.active)
+        self.mine = 0
         try:
             append(fake.options.text("receipts-file"), self.headers.get("x-request-id", "-"))
             if number >= fake.options.number("die-at-request"):
@@ -355,17 +366,39 @@ class Handler:
             tokens = story(prompt, seed if isinstance(seed, int) else 0, count)
             usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": count}
             usage["total_tokens"] = sum(usage.values())
+            overflows = fake.overflows
             if not self.pause(fake.options.number("think")):
+                return
+            if not self.hold(usage["prompt_tokens"], overflows):
+                self.error(500, "Context size has been exceeded.", "server_error")
                 return
             if body.get("stream"):
                 self.stream(tokens, usage, chat=chat, native=native)
                 return
-            if not all(self.token(index) for index in range(count)):
-                return
+            for index in range(count):
+                if not self.token(index):
+                    return
+                if not self.hold(1, overflows):
+                    self.error(500, "Context size has been exceeded.", "server_error")
+                    return
             self.json(self.whole("".join(tokens), usage, chat=chat, native=native))
         finally:
             with fake.lock:
                 fake.active -= 1
+                fake.held -= self.mine
+
+    def hold(self, tokens: int, overflows: int) -> bool:
+        """Take so many tokens of --fake-pool; False if it overflowed since `overflows`, which is everybody's end."""
+        fake = self.fake
+        pool = fake.options.number("pool")
+        if not pool:
+            return True
+        with fake.lock:
+            fake.held += tokens
+            self.mine += tokens
+            fake.most_held = max(fake.most_held, fake.held)
+            fake.overflows += fake.held > pool
+            return fake.overflows == overflows
 
     def burn(self, seconds: float) -> None:
         """Compute, as a CPU does with a long prompt, and let nobody else have an answer."""
@@ -395,9 +428,16 @@ class Handler:
 
     def stream(self, tokens: list[str], usage: dict[str, int], *, chat: bool, native: bool) -> None:
         """Server-sent events, one per token."""
+        overflows = self.fake.overflows
         self.start(200, "text/event-stream", None)
         for index, token in enumerate(tokens):
             if not self.token(index):
+                return
+            if not self.hold(1, overflows):
+                self.event(
+                    '{"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}}'
+                )
+                self.end()
                 return
             piece: dict[str, object]
             if native:
@@ -619,6 +659,7 @@ def main(argv: list[str]) -> None:
     options = Options(argv)
     if "--help" in argv or "-h" in argv:
         print(__doc__)
+        print("  -kvu, --kv-unified, -no-kvu, --no-kv-unified")
         for name, (default, text) in KNOBS.items():
             print(f"  --fake-{name} (default {default!r}): {text}")
         return
