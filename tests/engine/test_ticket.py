@@ -61,7 +61,7 @@ def test_a_ticket_holds_until_something_that_it_was_left_for_is_another(
 ) -> None:
     place = served
     assert not binds(place), "nobody has left one"
-    leave(place, later=0)
+    leave(place, later=-LATER)
     assert not place.slot.tickets.exists(), "files that were just written may change unseen"
     leave(place)
     assert binds(place)
