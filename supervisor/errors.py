@@ -142,6 +142,12 @@ class GatewayError(QueenrightError):
     """The gateway cannot listen. The engine goes on without it."""
 
 
+class DoesNotFitError(QueenrightError):
+    """A launch does not fit into the memory that is there. The message has the numbers, and what would fit."""
+
+    exit_code = ExitCode.DOES_NOT_FIT
+
+
 class RecordError(QueenrightError):
     """A record on disk does not parse, or is of a version that this program does not know."""
 

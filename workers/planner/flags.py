@@ -1,0 +1,244 @@
+"""llama-server's flags that memory depends on: read out of a launch's arguments, decided once, and said again in the form
+that the binary's own --help knows. Launch, estimate and self-check all go through `settled` and `words`.
+
+What somebody gives in `arguments` counts as asked for; the flags that are accounted for are taken out of them and said
+anew, so that an estimate and a launch can never differ.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import evolve, field, frozen
+
+from supervisor.errors import ConfigError
+from workers.planner.kv import CacheType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+ALL: Final = 1 << 20
+"""As a number of layers: all of them."""
+
+DEFAULT_CHECKPOINTS: Final = 32
+"""Context checkpoints per sequence (llama-server b10068's default)."""
+
+
+class Flash(StrEnum):
+    """Flash attention. AUTO leaves it to the engine, which takes it wherever the device can."""
+
+    ON = "on"
+    OFF = "off"
+    AUTO = "auto"
+
+
+@frozen
+class Settings:
+    """What was asked for, or (`settled`) what is done. `notes` say what was changed and why."""
+
+    type_k: CacheType = CacheType.F16
+    type_v: CacheType = CacheType.F16
+    flash: Flash = Flash.AUTO
+    unified: bool = False
+    swa_full: bool = False
+    batch: int = 2048
+    ubatch: int = 512
+    cache_ram_mib: int = 0
+    checkpoints: int = DEFAULT_CHECKPOINTS
+    cpu_moe: int | None = None
+    """Layers, from the first, whose experts stay in system memory; None: the planner's to say."""
+    gpu_layers: int | None = None
+    kv_offload: bool = True
+    fit: bool | None = None
+    projector: str = ""
+    notes: tuple[str, ...] = field(default=(), eq=False)
+
+
+_VALUES: Final = {
+    "--cache-type-k": "type_k", "-ctk": "type_k",
+    "--cache-type-v": "type_v", "-ctv": "type_v",
+    "--batch-size": "batch", "-b": "batch",
+    "--ubatch-size": "ubatch", "-ub": "ubatch",
+    "--cache-ram": "cache_ram_mib", "-cram": "cache_ram_mib",
+    "--ctx-checkpoints": "checkpoints", "--swa-checkpoints": "checkpoints", "-ctxcp": "checkpoints",
+    "--n-cpu-moe": "cpu_moe", "-ncmoe": "cpu_moe",
+    "--gpu-layers": "gpu_layers", "--n-gpu-layers": "gpu_layers", "-ngl": "gpu_layers",
+    "--mmproj": "projector", "-mm": "projector",
+    "--fit": "fit", "-fit": "fit",
+}  # fmt: skip
+_SWITCHES: Final[dict[str, tuple[str, bool | int]]] = {
+    "--kv-unified": ("unified", True), "-kvu": ("unified", True),
+    "--no-kv-unified": ("unified", False), "-no-kvu": ("unified", False),
+    "--swa-full": ("swa_full", True),
+    "--cpu-moe": ("cpu_moe", ALL), "-cmoe": ("cpu_moe", ALL),
+    "--kv-offload": ("kv_offload", True), "-kvo": ("kv_offload", True),
+    "--no-kv-offload": ("kv_offload", False), "-nkvo": ("kv_offload", False),
+}  # fmt: skip
+_FLASH: Final = ("--flash-attn", "-fa")
+_KEPT: Final = frozenset({"projector"})
+"""Accounted for, and passed on as it stands."""
+
+
+def settings_of(arguments: Sequence[str], base: Settings | None = None) -> tuple[Settings, tuple[str, ...]]:
+    """What the arguments ask for, and those of them that are not the planner's. Raises ConfigError for a value that is
+    none, and for pairs that undo each other."""
+    found = base or Settings()
+    rest: list[str] = []
+    given: set[str] = set()
+    change: dict[str, Any]
+    words = list(arguments)
+    at = 0
+    while at < len(words):
+        flag, equals, attached = words[at].partition("=") if words[at].startswith("--") else (words[at], "", "")
+        at += 1
+        if flag in _FLASH:
+            value = attached
+            if not equals and at < len(words) and words[at] in ("on", "off", "auto", "1", "0", "true", "false"):
+                value, at = words[at], at + 1
+            flash = {"": "on", "1": "on", "true": "on", "0": "off", "false": "off"}.get(value, value)
+            found = evolve(found, flash=_parsed("flash", flag, flash))
+        elif flag in _SWITCHES:
+            name, meaning = _SWITCHES[flag]
+            given.add(flag)
+            change = {name: meaning}
+            found = evolve(found, **change)
+        elif flag in _VALUES:
+            if not equals and at >= len(words):
+                raise ConfigError(f"arguments: {flag} needs a value", "add one, or remove it")
+            value = attached if equals else words[at]
+            name = _VALUES[flag]
+            if name in _KEPT:
+                rest += [flag, value]
+            at += 0 if equals else 1
+            given.add(flag)
+            change = {name: _parsed(name, flag, value)}
+            found = evolve(found, **change)
+        else:
+            rest.append(words[at - 1])
+    _refuse_contradictions(found, given)
+    return found, tuple(rest)
+
+
+def _parsed(name: str, flag: str, value: str) -> Any:
+    wrong = ConfigError(f"arguments: {flag} cannot be {value!r}", "`llama-server --help` says what it takes")
+    try:
+        match name:
+            case "type_k" | "type_v":
+                return CacheType(value)
+            case "flash":
+                return Flash(value)
+            case "fit":
+                return {"on": True, "off": False, "1": True, "0": False}[value]
+            case "projector":
+                return value
+            case "gpu_layers":
+                return {"auto": None, "-1": None, "all": ALL, "-2": ALL}[value] if not value.isdecimal() else int(value)
+            case "cache_ram_mib":
+                number = int(value)
+                if number < 0:
+                    raise ConfigError(
+                        f"arguments: {flag} {value} would let the prompt cache grow without limit",
+                        "set `cache_ram_mib` to what it may take",
+                    )
+                return number
+        number = int(value)
+    except (ValueError, KeyError):
+        raise wrong from None
+    if number < 0 or (number == 0 and name in ("batch", "ubatch")):
+        raise wrong
+    return number
+
+
+def _refuse_contradictions(found: Settings, given: set[str]) -> None:
+    """Pairs of which the one silently undoes the other (mohitsoni48/TurboLLM#99): an explicit layer count or a placement
+    of experts turns the engine's own fitting off, and says so in a log line only."""
+    if found.fit and found.gpu_layers is not None:
+        raise ConfigError("arguments: --fit on does nothing beside an explicit --n-gpu-layers", "remove one of the two")
+    if found.fit and found.cpu_moe is not None:
+        raise ConfigError("arguments: --fit on does nothing beside --cpu-moe or --n-cpu-moe", "remove one of the two")
+    if given & {"--cpu-moe", "-cmoe"} and given & {"--n-cpu-moe", "-ncmoe"}:
+        raise ConfigError("arguments: --cpu-moe and --n-cpu-moe say two things", "remove one of the two")
+
+
+def settled(asked: Settings) -> Settings:
+    """What is done: the one place where flash attention and the types of the cache are decided.
+
+    The engine refuses to load a quantised V without flash attention (seen: exit status 1). Where it was turned off, V
+    falls back to f16; where it was left open, it is turned on.
+    """
+    if not asked.type_v.is_quantised:
+        return asked
+    if asked.flash is Flash.OFF:
+        note = f"V is kept as f16, not {asked.type_v}: a quantised V needs flash attention, and that is off"
+        return evolve(asked, type_v=CacheType.F16, notes=(*asked.notes, note))
+    return evolve(asked, flash=Flash.ON)
+
+
+@frozen
+class Help:
+    """What a binary's --help says it takes. An empty one (it could not be read) knows what b10068 knows."""
+
+    flags: frozenset[str] = frozenset()
+    flash_takes_value: bool = True
+
+    def knows(self, flag: str) -> bool:
+        """Whether the binary takes the flag."""
+        return not self.flags or flag in self.flags
+
+
+def help_of(text: str) -> Help:
+    """Read a --help. `--flash-attn` was a switch until August 2025 and has needed a value since (yazon/flexllama#15)."""
+    flags = frozenset(re.findall(r"(?<![\w-])(--?[A-Za-z][\w-]*)", text))
+    line = next((line for line in text.splitlines() if re.search(r"--flash-attn\b", line)), "")
+    after = line.partition("--flash-attn")[2]
+    takes = bool(re.match(r"[ =][\[{<]?(?:on|FA\b|[A-Z]{2,}\b)", after)) if line else True
+    return Help(flags, takes)
+
+
+def words(done: Settings, known: Help, *, cpu_moe: int = 0, layers: int = 0) -> tuple[str, ...]:
+    """The settings as llama-server's arguments. What decides about memory and differs between builds is always said:
+    how the cache is divided, the prompt cache. `cpu_moe` of `layers` layers keep their experts in system memory."""
+    said: list[str] = []
+
+    def say(flag: str, *values: object) -> None:
+        if known.knows(flag):
+            said.extend([flag, *map(str, values)])
+
+    say("--kv-unified" if done.unified else "--no-kv-unified")
+    say("--cache-ram", done.cache_ram_mib)
+    if done.flash is not Flash.AUTO:
+        if known.flash_takes_value:
+            say("--flash-attn", done.flash.value)
+        elif done.flash is Flash.ON:
+            say("--flash-attn")
+    if done.type_k is not CacheType.F16:
+        say("--cache-type-k", done.type_k.value)
+    if done.type_v is not CacheType.F16:
+        say("--cache-type-v", done.type_v.value)
+    usual = Settings()
+    if done.ubatch != usual.ubatch:
+        say("--ubatch-size", done.ubatch)
+    if done.batch != usual.batch:
+        say("--batch-size", done.batch)
+    if done.swa_full:
+        say("--swa-full")
+    if not done.kv_offload:
+        say("--no-kv-offload")
+    if done.checkpoints != DEFAULT_CHECKPOINTS:
+        say("--ctx-checkpoints", done.checkpoints)
+    if done.gpu_layers is not None:
+        say("--n-gpu-layers", "all" if done.gpu_layers >= ALL else done.gpu_layers)
+    if done.fit is not None:
+        say("--fit", "on" if done.fit else "off")
+    if cpu_moe and cpu_moe >= layers:
+        say("--cpu-moe")
+    elif cpu_moe:
+        say("--n-cpu-moe", cpu_moe)
+    return tuple(said)
+
+
+def missing(said: Iterable[str], known: Help) -> list[str]:
+    """Flags among these words that the binary does not take: each would be its exit status 1."""
+    return [word for word in said if word.startswith("--") and not known.knows(word.partition("=")[0])]
