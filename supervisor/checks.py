@@ -118,11 +118,11 @@ def configuration_checks(config: Config) -> Iterator[Check]:
 def memory_checks(pid: int | str = "self") -> Iterator[Check]:
     """Host and devices, as a planner finds them. `pid` is in the control groups that an engine is in."""
     from supervisor.devices import fragmentation
-    from supervisor.devices.advice import advise
+    from supervisor.devices.remarks import remarks
     from supervisor.devices.survey import survey
 
     blocks = fragmentation.blocks_in(fragmentation.free_blocks())
-    for one in advise(survey(pid=pid), blocks, fragmentation.compaction_stalls()):
+    for one in remarks(survey(pid=pid), blocks, fragmentation.compaction_stalls()):
         yield Check(one.about, Finding.WARNING if one.next_step else Finding.OK, one.text, one.next_step)
 
 

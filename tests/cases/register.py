@@ -489,8 +489,8 @@ LIVE_MEMORY: dict[str, Case] = {
     ),
     "peonist-ai/halogen-flash-server#33": held(
         "free blocks of 2 MiB are counted, too few are a warning, and a load that stalls for them says so",
-        "devices/advice::the_free_blocks_are_counted_and_too_few_are_a_warning__halogen_33",
-        "devices/advice::stalls_during_a_load_are_a_difference_of_the_kernels_count__halogen_33",
+        "devices/remarks::the_free_blocks_are_counted_and_too_few_are_a_warning__halogen_33",
+        "devices/remarks::stalls_during_a_load_are_a_difference_of_the_kernels_count__halogen_33",
         "unit/group::a_load_that_stalls_for_contiguous_memory_says_so_and_nothing_else_does__halogen_33",
     ),
     "seed:003 (silent clamp)": held(

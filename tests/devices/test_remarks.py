@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from supervisor.devices import fragmentation, host
-from supervisor.devices.advice import Advice, advise
+from supervisor.devices.remarks import Remark, remarks
 from supervisor.devices.shape import Device, Figure, Holding, Survey
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ CARD = Device("GPU-a", "", "NVIDIA Fake 24", 0, Figure(24 * GIB, "NVML"), Figure
 
 def said(
     root: FakeRoot, *devices: Device, blocks: int | None = 20_000, memlock: int | None = None
-) -> dict[str, Advice]:
+) -> dict[str, Remark]:
     memory = evolve(host.read(str(root)), memlock=memlock)
     found = Survey(devices, memory, reason="" if devices else "there is no NVIDIA driver")
-    return {one.about: one for one in advise(found, blocks, 3)}
+    return {one.about: one for one in remarks(found, blocks, 3)}
 
 
 @pytest.mark.parametrize(("blocks", "warns"), [(20_000, False), (500, True), (0, True)])
@@ -77,4 +77,4 @@ def test_of_each_device_it_says_what_is_known_and_what_is_not(root: FakeRoot) ->
     assert "unknown, it is in MIG mode" in found.text
     assert found.next_step
     assert "who holds the rest is unknown" in said(root, evolve(CARD, why_no_holdings="WSL"))["device 0"].text
-    assert said(root)["devices"] == Advice("devices", "none: there is no NVIDIA driver")
+    assert said(root)["devices"] == Remark("devices", "none: there is no NVIDIA driver")

@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 @frozen
-class Advice:
+class Remark:
     """One sentence: `about` is what was looked at, `next_step` what can be done; without one all is well."""
 
     about: str
@@ -30,62 +30,62 @@ def size(figure: Figure) -> str:
     return "unknown" if figure.bytes is None else f"{figure.bytes / GIB:.1f} GiB"
 
 
-def advise(survey: Survey, blocks: int | None, stalls: int | None) -> Iterator[Advice]:
+def remarks(survey: Survey, blocks: int | None, stalls: int | None) -> Iterator[Remark]:
     """`blocks` are free blocks of 2 MiB, `stalls` waits for compaction since the boot; None where unknown."""
     yield _host(survey.host)
     if survey.host.memlock is not None:
         yield _memlock(survey.host.memlock, survey)
     yield _fragmentation(blocks, stalls)
     if survey.incomplete:
-        yield Advice("devices", survey.reason, "`nvidia-smi` must answer; until it does no plan can count on a device")
+        yield Remark("devices", survey.reason, "`nvidia-smi` must answer; until it does no plan can count on a device")
     elif not survey.devices:
-        yield Advice("devices", f"none: {survey.reason}")
+        yield Remark("devices", f"none: {survey.reason}")
     for device in survey.devices:
         yield _device(device)
 
 
-def _host(host: HostMemory) -> Advice:
+def _host(host: HostMemory) -> Remark:
     if host.available.bytes is None:
-        return Advice("memory", f"what is available is unknown: {host.available.source}", "look at /proc/meminfo")
+        return Remark("memory", f"what is available is unknown: {host.available.source}", "look at /proc/meminfo")
     text = f"{size(host.available)} of {size(host.total)} can be had ({host.available.source})"
     if host.bound_by != host.kernel_available.source:
         text += f"; the kernel has {size(host.kernel_available)}"
-    return Advice("memory", text)
+    return Remark("memory", text)
 
 
-def _memlock(limit: int, survey: Survey) -> Advice:
+def _memlock(limit: int, survey: Survey) -> Remark:
     text = f"a process may lock {limit / 2**20:.0f} MiB of memory"
     unpinned = survey.devices and not survey.unified and limit < GIB
     if unpinned:
         # Experts that stay on the CPU beside a device are allocated as pinned memory (ollama#11772).
         text += ", less than the experts of a model that are kept beside a device, or `--mlock`, need"
-        return Advice("locked memory", text, "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a unit")
-    return Advice("locked memory", text)
+        return Remark("locked memory", text, "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a unit")
+    return Remark("locked memory", text)
 
 
-def _fragmentation(blocks: int | None, stalls: int | None) -> Advice:
+def _fragmentation(blocks: int | None, stalls: int | None) -> Remark:
     if blocks is None:
-        return Advice("contiguous memory", "how much is free in one piece is unknown: /proc/buddyinfo cannot be read")
+        return Remark("contiguous memory", "how much is free in one piece is unknown: /proc/buddyinfo cannot be read")
     counted = f", {stalls} waits for compaction since the boot" if stalls is not None else ""
     text = f"{blocks} free blocks of 2 MiB{counted}"
     if blocks >= FEW_BLOCKS:
-        return Advice("contiguous memory", text)
+        return Remark("contiguous memory", text)
     text += f", fewer than {FEW_BLOCKS}: a load that needs them (shared memory of a GPU, huge pages) may stand still"
-    return Advice("contiguous memory", text, "as root: `echo 1 > /proc/sys/vm/compact_memory`, or free some memory")
+    return Remark("contiguous memory", text, "as root: `echo 1 > /proc/sys/vm/compact_memory`, or free some memory")
 
 
-def _device(device: Device) -> Advice:
+def _device(device: Device) -> Remark:
     about = f"device {device.index}"
     who = f"{device.name} ({device.uuid})"
     if not device.is_known:
         why = device.why_unknown or device.free.source
-        return Advice(about, f"{who}: its memory is unknown, {why}", "no plan can count on it")
+        return Remark(about, f"{who}: its memory is unknown, {why}", "no plan can count on it")
     text = f"{who}: {size(device.free)} of {size(device.total)} free"
     if device.unified:
-        return Advice(about, f"{text}, shared with the host and counted once")
+        return Remark(about, f"{text}, shared with the host and counted once")
     left = device.unattributed
     if left.bytes:
         text += f"; unattributed: {size(left)} in use that belong to no process we can see"
     elif not left.is_known:
         text += f"; who holds the rest is unknown ({left.source})"
-    return Advice(about, text)
+    return Remark(about, text)
