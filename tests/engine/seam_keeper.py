@@ -1,6 +1,6 @@
 """A keeper that kills itself with SIGKILL at a named seam, the first time that one of them comes there.
 
-    python -P seam_keeper.py SLOT SEAM MARK [--console]
+    python -P seam_keeper.py SLOT SEAM MARK [OPTION...]
 
 MARK is a file that it makes before it dies; where it is, this is a keeper like any other. Seams, each before and after:
 a command to the warden, an action of a group's table, a write of a record. And news from the warden, before it is heeded.
@@ -61,6 +61,7 @@ class Link:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self.receive_some = stream.receive_some
+        self.socket = stream.socket
 
     async def send_all(self, lines: bytes) -> None:
         for line in lines.splitlines(keepends=True):  # those that were posted together come together

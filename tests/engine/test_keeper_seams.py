@@ -18,6 +18,7 @@ from supervisor.errors import ExitCode
 from supervisor.lifecycle import Action
 from tests.engine.kit import Launch
 from tests.engine.seen import Deaths, Family, kill
+from tests.support import free_port
 from tests.unit.test_warden_page import commands, events
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ pytestmark = pytest.mark.process
 SEAM_KEEPER = Path(__file__).with_name("seam_keeper.py")
 
 
-def open_with(place: Place, seam: str, *, wait: bool = True) -> None:
+def open_with(place: Place, seam: str, *options: str, wait: bool = True) -> None:
     """A front end builds the engine, with a keeper that dies at the seam."""
-    place.front().open(wait=wait, keeper=[str(SEAM_KEEPER), seam, str(mark(place))])
+    place.front().open(wait=wait, keeper=[str(SEAM_KEEPER), seam, str(mark(place)), *options])
 
 
 def mark(place: Place) -> Path:
@@ -58,6 +59,22 @@ def start(place: Place, seam: str) -> None:
     open_with(place, seam)
     one_of_each(place, place.family())
     assert [len(place.spawns(role)) for role in ("chat", "embed")] == [1, 1]
+
+
+def tell_a_manager(place: Place, seam: str) -> None:
+    """An engine starts and has it told to a service manager."""
+    open_with(place, seam, "--notify=0")
+    one_of_each(place, place.family())
+
+
+def serve_a_gateway(place: Place, seam: str) -> None:
+    """An engine starts, with a gateway: the next keeper serves it where the first one did, or was about to."""
+    port = free_port()
+    place.configure(gateway={"listen": f"127.0.0.1:{port}"})
+    start(place, seam)
+    place.until(lambda: place.snapshot()["gateway"]["state"] == "serving", within=60, what="a gateway")
+    place.until(lambda: mark(place).exists(), within=60, what="the seam")
+    place.until(lambda: place.snapshot()["gateway"]["url"] == f"http://127.0.0.1:{port}", within=60, what="a gateway")
 
 
 def fail(place: Place, seam: str) -> None:
@@ -173,6 +190,8 @@ COMMANDS: dict[str, Callable[[Place, str], None]] = {
     "note of a group": start,
     "note of a generation": start,
     "note of the intent": stop,
+    "note of the gateway": serve_a_gateway,
+    "notify": tell_a_manager,
     "spawn": start,
     "kill 15": stop,
     "kill 9": stop_the_stubborn,
