@@ -43,6 +43,7 @@ CORE = {
     "logs": "the logs of a group, also of a dead one",
     "events": "what happened, with reasons: starts, deaths and their causes, stops, who came",
     "doctor": "check slot, binaries, models and configuration; or pack a bundle for a bug report",
+    "plan": "what the configuration takes of this machine's memory, line by line, and whether it fits",
     "apply": "make the running engine what the configuration says now; restarts only what changed",
     "retry": "try a group again that was given up",
     "hold": "stop the engine and keep it down, until `queenright release`",

@@ -24,6 +24,8 @@ SEQUENCES_MOST: Final = 64
 POOL_MOST: Final = CONTEXT_MOST * SEQUENCES_MOST
 QUEUE_MOST: Final = 10_000
 """Requests. Each is a connection and a body in the keeper's memory."""
+CACHE_RAM_MOST_MIB: Final = 1 << 24
+"""16 TiB. Whoever wants no limit does not want an account either."""
 START_LIMIT_MOST: Final = 86_400
 """Seconds. No model loads for more than a day."""
 WEDGE_LIMIT_LEAST: Final = 2
@@ -294,5 +296,6 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             "aliases": Rule("an array of names", names(_ALIAS)),
             "pool": _integer(0, POOL_MOST, "tokens; 0 = each sequence has its own `context`"),
             "least_context": _integer(0, CONTEXT_MOST, "tokens per sequence; 0 = whatever there is"),
+            "cache_ram_mib": _integer(0, CACHE_RAM_MOST_MIB, "MiB of system memory; 0 = none"),
         },
     }

@@ -43,6 +43,8 @@ class LaunchConfig:
     """Tokens of one KV pool that the sequences share; 0 = each sequence has its own `context`."""
     least_context: int = 0
     """Tokens per sequence that an engine of others must have to do for us; 0 = whatever it has."""
+    cache_ram_mib: int = 0
+    """MiB of system memory that the server may keep earlier prompts in; 0 = none."""
     aliases: tuple[str, ...] = ()
     """More names by which clients of the gateway may ask for the model."""
 

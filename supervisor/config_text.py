@@ -116,6 +116,9 @@ model = "smollm2-135m"
 # sequence will not do: it is given more, or another is started beside it. At most `context`; 0 = whatever it has.
 # least_context = 0
 
+# MiB of system memory that the server may keep earlier prompts in. 0 = none.
+# cache_ram_mib = 0
+
 # More names by which clients of the gateway may ask for this model.
 # aliases = []
 

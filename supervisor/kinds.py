@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
@@ -21,6 +21,7 @@ from supervisor.errors import ConfigError
 if TYPE_CHECKING:
     from supervisor.config_shape import EngineConfig, GroupConfig
     from supervisor.contract import GroupSpec
+    from supervisor.devices.shape import Survey
 
 ENTRY_POINTS = "queenright.workers"
 
@@ -146,6 +147,25 @@ class Kind(Protocol):
 
     async def release(self, birth: Birth) -> None:
         """Have it let go of its servers before it is told to end. May raise anything; bounded by the caller."""
+
+
+@frozen
+class Forecast:
+    """What a kind says of the memory that one launch takes: `lines` for people, `data` for programs."""
+
+    role: str
+    fits: bool
+    lines: tuple[str, ...]
+    data: Mapping[str, object]
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A kind that can say beforehand what its launches take."""
+
+    def foresee(self, groups: Sequence[GroupConfig], survey: Survey) -> Sequence[Forecast]:
+        """The launches of these groups in order, each in what the ones before it leave. Starts nothing. Raises
+        ConfigError or ModelError."""
 
 
 @cache

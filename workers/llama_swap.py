@@ -23,11 +23,13 @@ from workers.swap_configuration import KV_FLAGS, OPTIONAL_FLAGS, ROLE_FLAGS, con
 from workers.swap_watcher import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     import httpx
 
     from supervisor.config_shape import EngineConfig, GroupConfig, LaunchConfig
+    from supervisor.devices.shape import Survey
+    from supervisor.kinds import Forecast
     from workers.engines import Binary
 
 HERE = Path(__file__).resolve().parent
@@ -64,10 +66,13 @@ class LlamaSwap:
             _refuse_broken(path)
             launches.append(_launch(launch, path))
         pin = pins.pin_of(server, proxy)
+        flags = _known_flags(server, pin.llama_server)
+        if any(launch.cache_ram_mib for launch in group.launches) and "--cache-ram" not in flags.split():
+            raise ConfigError("cache_ram_mib: this llama-server has no --cache-ram", "remove the key, or update it")
         options = {
             "llama_server": shlex.join(server.argv),
             "proxy": "built-in" if proxy.kind is engines.Kind.BUILT_IN_PROXY else str(proxy.path),
-            "flags": _known_flags(server, pin.llama_server),
+            "flags": flags,
         }
         spec = GroupSpec(
             name=group.name,
@@ -98,6 +103,12 @@ class LlamaSwap:
             yield Path(launch.path)
             yield models.stamp_beside(Path(launch.path))
         yield HERE
+
+    def foresee(self, groups: Sequence[GroupConfig], survey: Survey) -> Sequence[Forecast]:
+        """See supervisor.kinds.Foreseeing."""
+        from workers.planner.foreseeing import foresee
+
+        return foresee(groups, survey)
 
     def port_names(self, spec: GroupSpec) -> tuple[str, ...]:
         """One for the proxy, one for each server: llama-swap does not check that a port is free, so we choose."""
@@ -208,13 +219,14 @@ def _counters(text: bytes) -> list[str]:
 
 
 def _launch(launch: LaunchConfig, path: Path) -> LaunchSpec:
+    cache = ("--cache-ram", str(launch.cache_ram_mib)) if launch.cache_ram_mib else ()  # else 0, of OPTIONAL_FLAGS
     return LaunchSpec(
         role=launch.role,
         model=path.stem if launch.path else launch.model,
         path=str(path),
         context=launch.context,
         sequences=launch.sequences,
-        arguments=launch.arguments,
+        arguments=(*cache, *launch.arguments),
         idle_ttl_s=launch.idle_ttl_s,
         pool=launch.pool,
         least_context=launch.least_context,

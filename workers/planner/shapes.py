@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -73,6 +76,17 @@ class Machine:
     def is_discrete(self) -> bool:
         """Whether there are cards with memory of their own: only then is system memory there beside it."""
         return bool(self.cards) and not self.is_unified
+
+
+def less(machine: Machine, taken: Mapping[str, int]) -> Machine:
+    """What a machine has left when so many bytes are taken at each place. On unified memory what is taken of the host is
+    taken of the cards."""
+    host = taken.get(HOST, 0)
+    cards = tuple(
+        evolve(card, free=max(0, card.free - (host if card.unified else taken.get(card.key, 0))))
+        for card in machine.cards
+    )
+    return evolve(machine, host=evolve(machine.host, available=max(0, machine.host.available - host)), cards=cards)
 
 
 def machine_of(survey: Any) -> Machine:

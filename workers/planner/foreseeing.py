@@ -1,0 +1,60 @@
+"""What a whole configuration takes: its launches in order, each in what the ones before it leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import evolve
+
+from supervisor.kinds import Forecast
+from workers import models
+from workers.planner import lint, render
+from workers.planner.decide import Request, plan
+from workers.planner.flags import Settings, settings_of
+from workers.planner.model import read_model
+from workers.planner.shapes import HOST, less, machine_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervisor.config_shape import GroupConfig, LaunchConfig
+    from supervisor.devices.shape import Survey
+
+
+def request_of(launch: LaunchConfig) -> Request:
+    """What a launch of the configuration asks of a planner. Raises ConfigError or ModelError."""
+    settings, _ = settings_of(launch.arguments, Settings(cache_ram_mib=launch.cache_ram_mib))
+    if launch.role in ("embed", "rerank"):
+        settings = evolve(settings, checkpoints=0)  # there is no conversation to go back in
+    context = launch.context
+    if launch.pool:  # what the sequences share is given as one number
+        settings, context = evolve(settings, unified=True), -(-launch.pool // launch.sequences)
+    projector = read_model(settings.projector).file_bytes if settings.projector else 0
+    return Request(
+        context=context,
+        sequences=launch.sequences,
+        settings=settings,
+        least_context=launch.least_context,
+        projector_bytes=projector,
+    )
+
+
+def foresee(groups: Sequence[GroupConfig], survey: Survey) -> list[Forecast]:
+    """See supervisor.kinds.Foreseeing. What does not fit takes nothing: the
+    launches after it are planned without it."""
+    machine = machine_of(survey)
+    found = []
+    for group in groups:
+        for launch in group.launches:
+            model = read_model(models.resolve(launch.model))
+            one = plan(request_of(launch), model, machine)
+            title = f"{group.name}/{launch.role}"
+            fits = one.placed is not None and one.placed.account.fits
+            hints = list(lint.hints(model, launch.role, launch.arguments))
+            lines = [*render.text(title, model, one), *(f"  of the file: {hint}" for hint in hints)]
+            data = {"group": group.name, **render.data(launch.role, model, one), "hints": hints}
+            found.append(Forecast(launch.role, fits, tuple(lines), data))
+            if fits and one.placed is not None:
+                places = {HOST, *(card.key for card in machine.cards)}
+                machine = less(machine, {place: one.placed.account.needed(place) for place in places})
+    return found
