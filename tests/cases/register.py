@@ -645,6 +645,65 @@ ACCESS: dict[str, Case] = {
     ),
 }
 
+PLANNED: dict[str, Case] = {
+    "gpustack/gguf-parser-go#28": held(
+        "a hybrid model is charged for its attention layers and a fixed state",
+        "workers/planner/facts::gguf_parser_go_28_a_hybrid_model_is_charged_only_for_its_attention_layers",
+    ),
+    "gpustack/gguf-parser-go#32": held(
+        "sliding layers are charged for their window; an unknown pattern is an upper bound and says so",
+        "workers/planner/facts::gguf_parser_go_32_sliding_layers_are_not_charged_for_the_whole_context",
+        "workers/planner/facts::gguf_parser_go_32_an_unknown_pattern_is_an_upper_bound_and_says_so",
+    ),
+    "ollama/ollama#10128": held(
+        "K and V by the block size of each type, as argv asks for them",
+        "workers/planner/facts::ollama_10128_each_type_of_the_cache_has_its_size_and_k_and_v_are_apart",
+    ),
+    "ollama/ollama#14120": held(
+        "the cache is planned for the tokens that are allocated, split or shared",
+        "workers/planner/facts::ollama_14120_kv_is_for_the_tokens_that_are_allocated",
+    ),
+    "ggml-org/llama.cpp#11681": held(
+        "--ctx-size is the window times the sequences",
+        "workers/planner/facts::llama_cpp_11681_ctx_size_is_the_window_times_the_sequences",
+    ),
+    "mohitsoni48/TurboLLM#99": held(
+        "flags that undo each other are refused, and an explicit layer count is planned as given",
+        "workers/planner/decide::turbollm_99_combinations_that_undo_each_other_are_refused",
+        "workers/planner/decide::turbollm_99_an_explicit_layer_count_is_planned_as_given_and_nothing_is_offloaded_behind_it",
+    ),
+    "ggml-org/llama.cpp#20490": held(
+        "experts that memory does not hold are refused with their bytes, what is free, and what would fit",
+        "workers/planner/decide::llama_cpp_20490_experts_that_system_memory_does_not_hold_are_refused_with_numbers",
+    ),
+    "Osmantic/ODS#3324": held(
+        "equal attention is equal KV, whatever the number of parameters",
+        "workers/planner/facts::ods_3324_equal_attention_is_equal_kv_whatever_the_parameters",
+    ),
+    "tobocop2/lilbee#547 (offload in fit)": held(
+        "memory is borrowed only on discrete hosts, for experts, with offload; the flag on a dense model is rejected",
+        "workers/planner/decide::lilbee_547_system_memory_is_borrowed_only_on_discrete_with_offload_for_moe",
+        "workers/planner/decide::lilbee_547_an_offload_flag_on_a_dense_model_is_rejected_not_ignored",
+        "workers/planner/decide::unified_memory_is_counted_once",
+    ),
+    "ollama/ollama#18264": held(
+        "the prompt cache is in argv and in the ledger, and several servers share what there is",
+        "workers/planner/decide::ollama_18264_the_prompt_cache_is_in_the_ledger_and_in_argv",
+    ),
+    "ggml-org/llama.cpp#21690": held(
+        "one prompt that is being saved is a transient of the ledger",
+        "workers/planner/decide::llama_cpp_21690_one_prompt_that_is_being_saved_is_a_transient",
+    ),
+    "seed:003 (reserve is not a reservation)": held(
+        "what each of ten reserves binds, and where raising it changes nothing",
+        "workers/planner/pooled::seed_003_reserve_is_not_a_reservation",
+    ),
+    "yazon/flexllama#15": held(
+        "flash attention is said in the form that the binary knows",
+        "workers/planner/decide::flexllama_15_flash_attention_in_the_form_that_the_binary_knows",
+    ),
+}
+
 GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "A ownership, orphans and teardown": (13, OWNERSHIP),
     "B one engine for many processes": (11, SHARING),
@@ -654,6 +713,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "F idle time and queues": (9, LIFETIME),
     "G client connections and streams": (6, CLIENTS),
     "H memory, as it lives": (10, LIVE_MEMORY),
+    "H, I and M memory, as it is planned": (13, PLANNED),
     "I shared KV pools": (2, POOLS),
     "J devices": (7, DEVICES),
     "K service managers": (3, UNITS),
