@@ -9,7 +9,7 @@ ARGS ?=
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long test-lowest lint format bench lock clean
+.PHONY: help setup setup-dev demo test test-long test-lowest lint format docs bench lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ lint: setup-dev ## ruff, mypy and the import contracts; all of them, whichever f
 format: setup-dev ## let ruff format and fix what it can
 	@$(RUN)/ruff check --fix .
 	@$(RUN)/ruff format .
+
+docs: setup-dev ## the documentation as a site in build/site, with every link checked
+	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet -f .ci/mkdocs.yml
 
 bench: setup-dev ## ratios of this machine: commands, and recovery against a plain start
 	@$(RUN)/python -m chaos.bench $(ARGS)

@@ -84,27 +84,27 @@ def _group(group: Mapping[str, Any], now: float) -> Iterator[Line]:
     counts = [(group.get("restarts"), "restart"), (group.get("reloads"), "reload")]
     restarts = "".join(f", {times} {what}{'s' if times > 1 else ''}" for times, what in counts if times)
     since = f" for {ago(group['since'], now)}" if group.get("since") else ""
-    yield Line(f"{group['name']:9} {group['state']}{since}{reason}{restarts}{_queue(group)}", mood_of(group["state"]))
+    yield Line(f"{group['name']:9} {group['state']}{since}{reason}{restarts}", mood_of(group["state"]))
     if proxy := group["proxy"]:
         yield Line(f"          proxy  pid {proxy['pid']}, port {proxy['port']}{_health(proxy)}")
+    queues = group.get("queue") or {}
     for server in group["servers"]:
         pid = server["pid"]
         where = f"pid {pid}, port {server['port']}, {amount(server['rss_bytes'])}" if pid else "no process"
         state = f"{server['state']}{_loading(server.get('loading'), now)}"
-        yield Line(f"          {server['role']:6} {server['model']}: {state}, {where}{_health(server)}")
+        yield Line(f"          {server['role']:6} {server['model']}: {state}, {where}{_queue(queues.get(server['role']))}{_health(server)}")
     if group["state"] == "running" and (cause := group.get("cause")):
         said = f"{cause['word']}: {cause['detail']}" if cause["detail"] else cause["word"]
         yield Line(f"          last end: {said}", "quiet")
     yield from (Line(f"          | {line}", "quiet") for line in group.get("log_tail", []))
 
 
-def _queue(group: Mapping[str, Any]) -> str:
-    """Requests that wait: a number, or numbers by name, as whoever holds them tells."""
-    queue = group.get("queue")
-    if isinstance(queue, dict):
-        queue = ", ".join(f"{value} {name}" for name, value in queue.items() if value)
-        return f", queue: {queue}" if queue else ""
-    return f", {queue} in the queue" if queue else ""
+def _queue(queue: Mapping[str, Any] | None) -> str:
+    """Of one server: requests that it is given through the gateway, and those that wait for room."""
+    if not queue or not (queue["running"] or queue["waiting"]):
+        return ""
+    waiting = f", {queue['waiting']} waiting (the first for {queue['oldest_s']:.0f} s)" if queue["waiting"] else ""
+    return f", {queue['running']} running{waiting}"
 
 
 def _loading(loading: Mapping[str, Any] | None, now: float) -> str:

@@ -72,7 +72,7 @@ def test_a_healthy_engine_has_no_trouble_and_each_line_says_what_is_asked_for() 
     unseen = {"name": "exec curl", "pid": 8, "since": NOW - 30, "last_use": None}
     loading = server(role="embed", state="loading", loading=LOADING)
     found = snapshot(
-        groups=[group(server(), loading, queue={"waiting": 3, "refused": 0}, restarts=2)],
+        groups=[group(server(), loading, queue={"chat": {"running": 1, "waiting": 3, "oldest_s": 2.4}}, restarts=2)],
         members=[member, unseen],
         gateway={"url": "http://127.0.0.1:8080", "state": "up", "reason": ""},
     )
@@ -82,9 +82,9 @@ def test_a_healthy_engine_has_no_trouble_and_each_line_says_what_is_asked_for() 
         "slot      /s",
         "gateway   http://127.0.0.1:8080, up",
         "keeper    pid 2, version 1, up 1 min",
-        "chat      running for 2 h, 2 restarts, queue: 3 waiting",
+        "chat      running for 2 h, 2 restarts",
         "          proxy  pid 3, port 9000",
-        "          chat   smol: ready, pid 4, port 9001, 3.0 GiB",
+        "          chat   smol: ready, pid 4, port 9001, 3.0 GiB, 1 running, 3 waiting (the first for 2 s)",
         "          embed  smol: loading 42 %, 1.2 of 2.8 GiB, pid 4, port 9001, 3.0 GiB",
         "members   lilbee (pid 7, 1 h, used 12 s ago), exec curl (pid 8, 30 s)",
     ]
