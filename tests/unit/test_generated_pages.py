@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -53,7 +54,7 @@ def limits(*_: object) -> str:
         "code, and the inequalities between them are checked at every start.",
     ]
     body = ast.parse(source).body
-    for node, after in zip(body, body[1:], strict=False):
+    for node, after in itertools.pairwise(body):
         passed = [number for number in headings if number < node.lineno]
         for number in passed:
             lines += ["", f"## {headings.pop(number).capitalize()}"]
