@@ -46,7 +46,7 @@ format: setup-dev ## let ruff format and fix what it can
 	@$(RUN)/ruff format .
 
 docs: setup-dev ## the documentation as a site in build/site, with every link checked
-	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet -f .ci/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict -f .ci/mkdocs.yml
 
 bench: setup-dev ## ratios of this machine: commands, and recovery against a plain start
 	@$(RUN)/python -m chaos.bench $(ARGS)
