@@ -242,10 +242,10 @@ def _members(slot: Slot) -> list[dict[str, Any]]:
 def whole(slot: Slot, snapshot: dict[str, Any]) -> dict[str, Any]:
     """The snapshot with what stands beside it: `built`, by whom the engine came to be what it is and why (the last step of
     the ladder that was more than to bind), and `private`, the engines in private slots."""
-    from supervisor import journal
-
     built = None
     if snapshot["state"] != "down":
+        from supervisor import journal
+
         built = journal.last_rung(slot, "build", "extend", "replace", "take over")
     private = [_brief(look(one)) for one in slot.private_slots() if locks.is_held(one.warden_lock) is not False]
     return {**snapshot, "built": built, "private": private}

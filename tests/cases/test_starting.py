@@ -28,6 +28,8 @@ LOOKS: dict[str, list[list[str]]] = {
     "retry": [["chat"]],
     "restart-keeper": [[]],
     "unit": [[]],
+    "plan": [["--json"]],
+    "explain": [["smollm2-135m"]],
     "init": [["--print"]],
     "version": [[]],
     "model": [["list"]],
