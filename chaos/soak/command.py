@@ -1,0 +1,231 @@
+"""`queenright soak`: load and faults for as many rounds as you like, judged from outside, with a report.
+
+It runs in a slot of its own under a temporary directory, so an engine of yours is not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import argparse
+
+    from chaos.soak.soak import Soak, Told
+
+CONFIGURATION: Final = """\
+[engine]
+slot = {slot}
+
+[gateway]
+listen = "127.0.0.1:0"
+
+[groups.chat]
+[[groups.chat.launches]]
+role = "chat"
+model = "smollm2-135m"
+context = 1024
+sequences = 4
+arguments = ["--threads", "{threads}"]
+
+[groups.embed]
+[[groups.embed.launches]]
+role = "embed"
+model = "minilm-l6"
+context = 512
+arguments = ["--threads", "1"]
+"""
+
+
+class SoakCommand:
+    """The command."""
+
+    help = "rounds of load and faults on an engine of its own, judged from outside after each, with a report"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add this command's arguments."""
+        from chaos.soak import faults
+
+        add = parser.add_argument
+        add("compare", nargs="*", metavar="compare A B", help="two reports (report.json) side by side; starts nothing")
+        add("--rounds", type=_count, default=25, metavar="N", help="rounds (default: 25; they take 1 to 5 s each)")
+        add("--every", type=_count, default=5, metavar="N", help="a fault in every so manieth round (default: 5)")
+        add(
+            "--faults",
+            default=",".join(faults.DEFAULT),
+            metavar="NAME,...",
+            help="which, in turn; `all` for all of them",
+        )
+        add("--streams", type=_count, default=4, metavar="N", help="requests of members at once (default: 4)")
+        add("--seed", type=int, default=0, metavar="N", help="whom a fault hits is drawn with it (default: 0)")
+        add("--config", type=Path, metavar="FILE", help="soak what this configuration says, in our own slot")
+        add("--out", type=Path, metavar="DIR", help="where the report goes (default: ./soak-report)")
+        add("--dry-run", action="store_true", help="only print which round gets which fault")
+        add("--json", action="store_true", help="the whole run as data on stdout; what is told while it runs on stderr")
+        names = "\n".join(f"  {name:17} {fault.what}" for name, fault in faults.FAULTS.items())
+        parser.epilog = (
+            f"faults:\n{names}\n\n"
+            "example:\n  queenright soak --rounds 60 --faults all --out soak\n"
+            "  queenright soak compare before/report.json after/report.json\n\n"
+            "Exit status 0 only if everything that is judged held in every round; what could not be looked at is not green.\n"
+            "Ctrl-C heals what is broken, and still writes the report."
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it, or compare. Raises UsageError, or what an engine's start can raise."""
+        from chaos.interrupting import interruptible, undisturbed
+        from chaos.soak import faults
+
+        if args.compare:
+            return _compare(args.compare)
+        names = list(faults.FAULTS) if args.faults == "all" else [name.strip() for name in args.faults.split(",")]
+        _check(names)
+        if args.dry_run:
+            turns = faults.schedule(names, args.every)
+            for number in range(1, args.rounds + 1):
+                print(f"{number:5}  {next(turns) or ''}".rstrip())
+            return 0
+        stream = sys.stderr if args.json else sys.stdout
+        place = Path(tempfile.mkdtemp(prefix="queenright-soak-"))
+        out = args.out or Path("soak-report")
+        out.mkdir(parents=True, exist_ok=True)
+        with interruptible(), (out / "rounds.jsonl").open("w", encoding="utf-8") as lines:
+            soak = _prepare(args, place, names, lambda told: _tell(told, stream, lines))
+            print(
+                f"{args.rounds} rounds, a fault in every {_nth(args.every)}: {', '.join(names)}",
+                file=stream,
+                flush=True,
+            )
+            try:
+                soak.run(args.rounds)
+            except KeyboardInterrupt:
+                print("interrupted: the faults are healed, and the report tells of what was judged", file=stream)
+            finally:
+                with undisturbed():
+                    data = _write(soak, out, args, names)
+                    shutil.rmtree(place, ignore_errors=True)
+        print(f"{data['verdict']}; see {out / 'report.html'}", file=stream)
+        for one in data["end"]:
+            if one["verdict"] != "holds":
+                print(f"  {one['invariant']}: {one['verdict']}: {one['seen']}", file=stream)
+        if args.json:
+            print(json.dumps(data))
+        return 0 if data["verdict"] == "holds" and len(data["rounds"]) == args.rounds else 1
+
+
+COMMAND: Final = SoakCommand()
+
+
+def _prepare(args: argparse.Namespace, place: Path, names: list[str], tell: Any) -> Soak:
+    import os
+
+    from chaos.soak.soak import Soak
+    from supervisor import resolving
+    from supervisor.slot import Slot
+
+    slot = Slot(place / "slot")
+    config = place / "queenright.toml"
+    if args.config is None:
+        from chaos.demo import provide
+        from chaos.story import Story
+
+        provide(Story(sys.stderr))
+        threads = max(1, (os.cpu_count() or 2) // 2)
+        config.write_text(CONFIGURATION.format(slot=json.dumps(str(slot.path)), threads=threads), encoding="utf-8")
+    else:
+        config = args.config.resolve()
+        slot = _slot_of(config, slot)
+    spec = resolving.resolve(resolving.load(config))
+    planned = {group.name: len(group.launches) for group in spec.groups}
+    return Soak(slot, config, planned, streams=args.streams, every=args.every, names=names, seed=args.seed, tell=tell)
+
+
+def _slot_of(config: Path, ours: Any) -> Any:
+    """The one that the configuration names: it must be empty, for whatever is in it is killed again and again."""
+    from supervisor import locks, resolving
+    from supervisor.errors import UsageError
+    from supervisor.slot import Slot
+
+    named = resolving.load(config).engine.slot
+    if named is None:
+        raise UsageError(
+            f"{config} names no slot, so a soak of it would kill your engine",
+            f"set `slot` in it, to {ours.path} for one",
+        )
+    slot = Slot(named)
+    if locks.is_held(slot.warden_lock) is not False:
+        raise UsageError(f"an engine runs in {slot.path}", "a soak kills it: stop it first, or name another slot")
+    return slot
+
+
+def _check(names: list[str]) -> None:
+    from chaos.soak import faults
+    from supervisor.errors import UsageError
+
+    unknown = [name for name in names if name not in faults.FAULTS]
+    if unknown:
+        raise UsageError(f"there is no fault {', '.join(unknown)}", f"there are: {', '.join(faults.FAULTS)}")
+
+
+def _tell(told: Told, stream: Any, lines: Any) -> None:
+    """A line for people, and one of JSON."""
+    from chaos.soak import report
+    from chaos.soak.soak import row
+
+    count = ", ".join(f"{times} {outcome}" for outcome, times in sorted(told.outcomes.items()))
+    fault = f"  {told.fault}, answering again after {told.recovery_s:.2f} s" if told.fault else ""
+    print(f"{told.number:5} {told.at_s:7.1f} s  {told.verdict:8} {count}{fault}", file=stream, flush=True)
+    for one in told.judgements:
+        if one.verdict != "holds":
+            print(f"      {one.invariant}: {one.verdict}: {one.seen}", file=stream, flush=True)
+    print(report.line(row(told)), file=lines, flush=True)
+
+
+def _write(soak: Soak, out: Path, args: argparse.Namespace, names: list[str]) -> dict[str, Any]:
+    from chaos import bench_report
+    from chaos.soak import invariants, report
+    from chaos.soak.soak import as_data
+
+    data = as_data(
+        soak,
+        command=" ".join(["queenright", "soak", *sys.argv[2:]]),
+        machine=bench_report.machine().line,
+        seed=args.seed,
+        faults=", ".join(names),
+        invariants=list(invariants.EACH_ROUND),
+    )
+    (out / "report.json").write_text(json.dumps(data), encoding="utf-8")
+    (out / "report.html").write_text(report.page(data), encoding="utf-8")
+    return data
+
+
+def _compare(words: list[str]) -> int:
+    from chaos.soak import report
+    from supervisor.errors import UsageError
+
+    if len(words) != 3 or words[0] != "compare":
+        raise UsageError("`queenright soak compare A B` takes two files", "each is the report.json of a run")
+    runs = []
+    for name in words[1:]:
+        try:
+            runs.append(json.loads(Path(name).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{name} is no report of a soak: {error}", "give the report.json of a run") from error
+    print(report.compare(runs[0], runs[1]))
+    return 0
+
+
+def _nth(number: int) -> str:
+    return "round" if number == 1 else f"{number}th round"
+
+
+def _count(text: str) -> int:
+    import argparse
+
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)

@@ -1,0 +1,140 @@
+"""What is seen from outside after a round, as plain data, and who gathers it: /proc, kernel locks, and our own load."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from supervisor import identity, locks, membership
+from supervisor.contract import GENERATION_VARIABLE
+from supervisor.errors import QueenrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from chaos.observer import Sighting
+    from supervisor.identity import Identity
+    from supervisor.slot import Slot
+
+
+class Ended(NamedTuple):
+    """One request of the load, as its caller had it. `first_byte`: a byte of the answer had come. `group` carried it."""
+
+    way: str
+    """`client` or `gateway`."""
+    role: str
+    outcome: str
+    """complete, interrupted, refused (503 with Retry-After), failed, or overdue (no end within its deadline)."""
+    seconds: float
+    first_byte: bool = False
+    why: str = ""
+
+
+class Usage(NamedTuple):
+    """What a process holds: bytes that are its own (USS), descriptors, threads. Not PSS: what it is charged of a shared page
+    depends on how many others come and go."""
+
+    memory: int
+    descriptors: int
+    threads: int
+
+
+class Round(NamedTuple):
+    """All that is judged after a round. None stands for what could not be looked at."""
+
+    number: int
+    planned: Mapping[str, int]
+    """Servers by group."""
+    sighting: Sighting | None
+    marked: Collection[tuple[Identity, str]] | None
+    """Processes that carry the marker of any generation of this slot, of now or of earlier, with it."""
+    current: Collection[str]
+    """Generations that the slot has on record."""
+    zombies: Collection[int] | None
+    member_locks: Collection[int] | None
+    """Pids that hold membership locks."""
+    front_ends: Collection[int]
+    """Pids of the front ends that are members now."""
+    engines_beside: Collection[str]
+    """Private slots in which an engine lives."""
+    ended: Sequence[Ended]
+    killed: Collection[str]
+    """Groups, and `keeper`, whose processes a fault of this round touched."""
+    usage: Mapping[str, Usage] | None
+    """By who it is: keeper, warden, and each group's servers and proxy together."""
+
+
+def usage_of(processes: Collection[Identity]) -> Usage | None:
+    """The sums; None where one could not be read."""
+    memory = descriptors = threads = 0
+    for process in processes:
+        try:
+            descriptors += len(os.listdir(f"/proc/{process.pid}/fd"))
+            threads += len(os.listdir(f"/proc/{process.pid}/task"))
+        except OSError:
+            return None
+        memory += own_memory(process.pid)
+    return Usage(memory, descriptors, threads) if processes else None
+
+
+def own_memory(pid: int) -> int:
+    """Private bytes (proc_pid_smaps(5)); 0 once it is gone."""
+    with suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+        return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Private_"))
+    return 0
+
+
+def usages(sighting: Sighting) -> dict[str, Usage] | None:
+    """Of everybody in the slot."""
+    parts: dict[str, list[Identity]] = {"warden": [], "keeper": []}
+    for name, one in (("warden", sighting.warden), ("keeper", sighting.keeper)):
+        parts[name] += [one] if one else []
+    for group in sighting.leaders:
+        parts[group] = list(sighting.group(group))
+    found = {name: usage_of(processes) for name, processes in parts.items()}
+    return {name: one for name, one in found.items() if one is not None} if all(found.values()) else None
+
+
+class Gatherer:
+    """Looks at one slot, and remembers the generations that it ever had: what carries an old one's marker is a leftover."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._ever: set[str] = set()
+
+    def generations(self) -> set[str]:
+        """On record now. To be called often enough that none is missed."""
+        current = {generation for _, generation in self._slot.generations()}
+        self._ever |= current
+        return current
+
+    def marked(self) -> list[tuple[Identity, str]] | None:
+        """Who carries the marker of one of them."""
+        with suppress(OSError):
+            return [(who, mark) for who, mark in identity.with_marker(GENERATION_VARIABLE) if mark in self._ever]
+        return None
+
+    def zombies(self) -> list[int] | None:
+        """Children of the warden that are dead, at two looks: nobody reaps them. One that is being swept is gone at the
+        second."""
+        found = [self._dead_children() for _ in range(2)]
+        return None if None in found else [pid for pid in found[0] or [] if pid in (found[1] or [])]
+
+    def _dead_children(self) -> list[int] | None:
+        warden = next(iter(locks.holders(self._slot.warden_lock)), None)
+        if warden is None:
+            return None
+        with suppress(OSError):
+            return [one.pid for one in identity.descendants(warden) if identity.stat_of(one.pid).is_dead]
+        return None
+
+    def member_locks(self) -> list[int] | None:
+        """By trying each lock."""
+        with suppress(QueenrightError):
+            return sorted(member.pid for member in membership.members(self._slot) if member.pid is not None)
+        return None
+
+    def engines_beside(self) -> list[str]:
+        """Private slots whose warden lives."""
+        return [str(one.path) for one in self._slot.private_slots() if locks.is_held(one.warden_lock) is not False]

@@ -1,0 +1,258 @@
+"""The soak itself: rounds of load, a fault now and then, and what must hold after each."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from chaos import observer
+from chaos.observer import NotObservedError
+from chaos.soak import faults, invariants
+from chaos.soak.load import Load
+from chaos.soak.seen import Gatherer, Round, usages
+from chaos.soak.verdicts import Judgement, Verdict, worst
+from supervisor import control
+from supervisor.errors import QueenrightError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from chaos.observer import Sighting
+    from chaos.soak.faults import Fault, Hit
+    from chaos.soak.seen import Ended, Usage
+    from supervisor.slot import Slot
+
+RECOVERY_LIMIT = (
+    120.0  # budget: from a fault to an engine that is whole and answers; a stopped process is noticed in 5 s
+)
+SETTLE_LIMIT = 10.0  # budget: for what is on its way out (a visitor's lock, a sweep) before it counts as left over
+
+
+class Told(NamedTuple):
+    """One round, as it goes into the report."""
+
+    number: int
+    at_s: float
+    fault: str
+    pids: tuple[int, ...]
+    recovery_s: float | None
+    """From the fault until the engine was whole and had answered each kind of request that began after it."""
+    outcomes: Mapping[str, int]
+    latency_s: float
+    """The slowest request that ended in the round."""
+    judgements: Sequence[Judgement]
+    usage: Mapping[str, Usage] | None
+
+    @property
+    def verdict(self) -> Verdict:
+        return worst(self.judgements)
+
+
+class Soak:
+    """Owner of the run. `planned`: servers by group. `plant` is for the tests of the soak itself: it is called before each
+    round is judged, with the round as it was seen, and gives what is judged in its place."""
+
+    def __init__(
+        self,
+        slot: Slot,
+        config: Path,
+        planned: Mapping[str, int],
+        *,
+        streams: int = 4,
+        every: int = 5,
+        names: Sequence[str] = faults.DEFAULT,
+        seed: int = 0,
+        tell: Callable[[Told], None] = lambda _: None,
+        plant: Callable[[Round], Round] = lambda seen: seen,
+    ) -> None:
+        self._slot, self._planned, self._every, self._names = slot, planned, every, names
+        self._chance = random.Random(seed)
+        self._tell, self._plant = tell, plant
+        self._gatherer = Gatherer(slot)
+        self.before_a_look: Callable[[], None] = lambda: None
+        """For the tests of the soak itself: what they plant must be found by looking."""
+        self.load = Load(config, streams, self._gateway)
+        self.rounds: list[Told] = []
+        self.ends: list[Judgement] = []
+        self._hit: Hit | None = None
+        self._began = time.monotonic()
+
+    def run(self, rounds: int) -> Verdict:
+        """So many rounds, then the end. Whatever stops it in between, faults are healed and nothing is left running."""
+        try:
+            self.load.start()
+            self._whole(RECOVERY_LIMIT)
+            turns = faults.schedule(self._names, self._every)
+            for number in range(1, rounds + 1):
+                name = next(turns)
+                self._round(number, faults.FAULTS[name] if name else None)
+        except NotObservedError as error:
+            self.ends.append(Judgement("recovers", Verdict.BROKEN, str(error), len(self.rounds) + 1))
+        finally:
+            self._end()
+        return self.verdict
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of everything that was judged so far."""
+        return worst([*(one for told in self.rounds for one in told.judgements), *self.ends])
+
+    # --- one round --------------------------------------------------------------------------------------------------
+
+    def _round(self, number: int, fault: Fault | None) -> None:
+        ended = self.load.visit(number)
+        began, hit = time.monotonic(), None
+        if fault is not None:
+            hit = self._hit = fault.invoke(self._whole(RECOVERY_LIMIT), self._chance)
+            if hit is not None:
+                self._recovered(hit)
+                faults.heal(hit)
+                self._hit = None
+        observer.wait_until(
+            "every kind of request is answered", lambda: self.load.served_since(began) or None, RECOVERY_LIMIT
+        )
+        recovery = time.monotonic() - began if hit else None
+        ended += self.load.ended()
+        seen = self._plant(self._look(number, ended, hit))
+        told = Told(
+            number,
+            time.monotonic() - self._began,
+            fault.name if fault and hit else "",
+            tuple(victim.pid for victim in hit.victims) if hit else (),
+            recovery,
+            count(ended),
+            max((one.seconds for one in ended), default=0.0),
+            invariants.judge(seen),
+            seen.usage,
+        )
+        self.rounds.append(told)
+        self._tell(told)
+
+    def _look(self, number: int, ended: list[Ended], hit: Hit | None) -> Round:
+        """Once what is on its way out is out, or the time for that is over: then as it is."""
+        self.before_a_look()
+        deadline = time.monotonic() + SETTLE_LIMIT
+        while True:
+            seen = self._see(number, ended, hit)
+            calm = all(verdict is not Verdict.BROKEN for _, verdict, *_ in invariants.judge(seen._replace(ended=())))
+            if calm or time.monotonic() > deadline:
+                return seen
+            time.sleep(observer.POLL)
+
+    def _see(self, number: int, ended: list[Ended], hit: Hit | None) -> Round:
+        current = self._gatherer.generations()
+        sighting = observer.look(self._slot)
+        return Round(
+            number,
+            self._planned,
+            sighting,
+            self._gatherer.marked(),
+            current | self._gatherer.generations(),
+            self._gatherer.zombies(),
+            self._gatherer.member_locks(),
+            self.load.pids,
+            self._gatherer.engines_beside(),
+            ended,
+            hit.touched if hit else frozenset(),
+            usages(sighting),
+        )
+
+    def _whole(self, limit_s: float) -> Sighting:
+        def whole() -> Sighting | None:
+            self._gatherer.generations()
+            seen = observer.look(self._slot)
+            there = all(g in seen.leaders and len(seen.servers.get(g, ())) == n for g, n in self._planned.items())
+            return seen if there and seen.keeper and seen.warden else None
+
+        return observer.wait_until("the engine is whole", whole, limit_s)
+
+    def _recovered(self, hit: Hit) -> None:
+        """Whoever was to end has ended, and the engine is whole without him."""
+
+        def seen() -> bool | None:
+            found = self._whole(RECOVERY_LIMIT).everything
+            return None if hit.must_end and found & set(hit.victims) else True
+
+        observer.wait_until("the engine is whole again", seen, RECOVERY_LIMIT)
+
+    def _gateway(self) -> str:
+        with suppress(control.ControlError):
+            self._url = str((control.ask(self._slot, "status").get("gateway") or {}).get("url") or self._url)
+        return self._url
+
+    _url = ""
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Heal, leave, and look whether anything stayed."""
+        from supervisor import stopping
+
+        if self._hit is not None:
+            faults.heal(self._hit)
+        try:
+            last = self.load.stop()
+            verdict, words = invariants.requests_end_well(self._last(last))
+            self.ends.append(Judgement("requests end well", verdict, words))
+            self.ends += invariants.flat([told.usage for told in self.rounds])
+            self.ends.append(self._nothing_left())
+        finally:
+            self.load.kill()
+            with suppress(QueenrightError):  # it went with its members, as it should
+                stopping.stop(self._slot, who="the end of the soak")
+
+    def _last(self, ended: list[Ended]) -> Round:
+        return Round(0, self._planned, None, None, (), None, None, (), (), ended, frozenset(), None)
+
+    def _nothing_left(self) -> Judgement:
+        def gone() -> bool | None:
+            return True if not observer.look(self._slot).everything and not observer.held_locks(self._slot) else None
+
+        try:
+            observer.wait_until("nothing is left after the last member", gone, RECOVERY_LIMIT)
+        except NotObservedError as error:
+            left = [one.pid for one in observer.look(self._slot).everything]
+            return Judgement(
+                "nothing is left", Verdict.BROKEN, f"{error}; pids {left}, {observer.held_locks(self._slot)}"
+            )
+        orphans = [f"pid {who.pid}" for who, _ in self._gatherer.marked() or []]
+        verdict = Verdict.BROKEN if orphans else Verdict.HOLDS
+        return Judgement("nothing is left", verdict, ", ".join(orphans))
+
+
+def count(ended: Sequence[Ended]) -> dict[str, int]:
+    """Requests by outcome."""
+    found: dict[str, int] = {}
+    for one in ended:
+        found[one.outcome] = found.get(one.outcome, 0) + 1
+    return found
+
+
+def as_data(soak: Soak, **about: Any) -> dict[str, Any]:
+    """The whole run, for JSON."""
+    return {
+        **about,
+        "verdict": soak.verdict.value,
+        "rounds": [row(told) for told in soak.rounds],
+        "end": [_judged(one) for one in soak.ends],
+    }
+
+
+def row(told: Told) -> dict[str, Any]:
+    """One round, for JSON: of the judgements those that are not green."""
+    usage = {who: one._asdict() for who, one in told.usage.items()} if told.usage else None
+    judged = [_judged(one) for one in told.judgements if one.verdict is not Verdict.HOLDS]
+    return {
+        **told._asdict(),
+        "verdict": told.verdict.value,
+        "judgements": judged,
+        "usage": usage,
+        "pids": list(told.pids),
+    }
+
+
+def _judged(one: Judgement) -> dict[str, Any]:
+    return {"invariant": one.invariant, "verdict": one.verdict.value, "seen": one.seen}

@@ -1,0 +1,151 @@
+"""The soak on fakes: green where all is well, red for each fault that is planted into what it looks at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from chaos.soak import faults, report
+from chaos.soak.soak import Soak, as_data
+from chaos.soak.verdicts import Verdict
+from supervisor import membership
+from supervisor.contract import GENERATION_VARIABLE
+from tests.engine.place import Place
+from tests.support import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from chaos.soak.seen import Round
+    from tests.engine.kit import Kit
+
+pytestmark = pytest.mark.process
+
+PLANNED = {"chat": 1, "embed": 1}
+
+
+@pytest.fixture
+def soaked(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A place whose front ends the soak starts; everything of it carries the test's mark."""
+    place = Place(kit)
+    place.configure(gateway={"listen": f"127.0.0.1:{free_port()}"})
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def soak_of(place: Place, **options: Any) -> Soak:
+    return Soak(place.slot, place.config, PLANNED, **{"streams": 3, "every": 1, **options})
+
+
+def said(soak: Soak) -> dict[str, list[str]]:
+    """What was not green, with what was seen."""
+    found: dict[str, list[str]] = {}
+    for one in [*(one for told in soak.rounds for one in told.judgements), *soak.ends]:
+        if one.verdict is not Verdict.HOLDS:
+            found.setdefault(one.invariant, []).append(one.seen)
+    return found
+
+
+@pytest.mark.long
+def test_rounds_with_kills_are_green_and_leave_nothing(soaked: Place) -> None:
+    soak = soak_of(soaked)
+    assert soak.run(3) is Verdict.HOLDS, said(soak)
+    assert [told.fault for told in soak.rounds] == list(faults.DEFAULT)
+    assert all(told.recovery_s for told in soak.rounds)
+    assert sum(told.outcomes.get("complete", 0) for told in soak.rounds) > 3
+    page = report.page(as_data(soak, command="queenright soak", invariants=["one"]))
+    assert page.count("<svg") >= 2
+    assert "http" not in page  # it needs nothing but itself
+    assert soaked.slot.path.exists()
+    soaked.wait_empty()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_every_fault_over_60_rounds_is_green(soaked: Place) -> None:
+    soak = soak_of(soaked, every=3, names=list(faults.FAULTS), streams=4)
+    assert soak.run(60) is Verdict.HOLDS, said(soak)
+    assert {told.fault for told in soak.rounds} == {"", *faults.FAULTS}
+
+
+@contextmanager
+def a_lock(place: Place) -> Iterator[Callable[[Round], Round]]:
+    """A membership lock of somebody who is none of the soak's front ends."""
+    place.slot.prepare()
+    with membership.join(place.slot, program="stuck"):
+        yield lambda seen: seen
+
+
+@contextmanager
+def a_lost_request(_: Place) -> Iterator[Callable[[Round], Round]]:
+    """A request that ended in nothing."""
+    yield lambda seen: seen._replace(ended=[seen.ended[0]._replace(outcome="failed", why="lost"), *seen.ended])
+
+
+PLANTED = {"locks are members": a_lock, "requests end well": a_lost_request}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("invariant", PLANTED)
+def test_what_is_planted_turns_the_run_red(soaked: Place, invariant: str) -> None:
+    with PLANTED[invariant](soaked) as plant:
+        soak = soak_of(soaked, every=9, plant=plant)
+        assert soak.run(1) is Verdict.BROKEN
+    assert invariant in said(soak)
+
+
+def a_process(mark: str) -> subprocess.Popen[bytes]:
+    """It carries the mark of a generation, and ends with its standard input."""
+    program = "import sys; sys.stdin.read()"
+    environment = {**os.environ, GENERATION_VARIABLE: mark}
+    return subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, env=environment)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("over", "invariant"), [(False, "engine as planned"), (True, "nothing outside the records")])
+def test_a_process_too_many_turns_the_run_red(soaked: Place, over: bool, invariant: str) -> None:
+    """A duplicate, as a supervisor leaves it that starts a server twice; and an orphan, of a generation that is over."""
+    started: list[subprocess.Popen[bytes]] = []
+    soak = soak_of(soaked, every=1, names=["proxy"])
+    marks: list[str] = []
+
+    def plant() -> None:
+        now = next(generation for group, generation in soaked.slot.generations() if group == "chat")
+        marks.append(now)
+        if not started and (not over or marks[0] != now):
+            started.append(a_process(marks[0]))
+
+    soak.before_a_look = plant
+    try:
+        assert soak.run(6 if over else 1) is Verdict.BROKEN
+        assert started
+        assert invariant in said(soak)
+    finally:
+        for one in started:
+            one.communicate()
+
+
+def test_the_command_says_what_it_would_do_and_refuses_what_is_not_there(place: Place) -> None:
+    done = place.cli("soak", "--dry-run", "--rounds", "4", "--every", "2", "--faults", "proxy,keeper")
+    assert (done.returncode, done.stdout.split()) == (0, ["1", "2", "proxy", "3", "4", "keeper"])
+    assert place.cli("soak", "--faults", "meteor").returncode == 2
+    assert place.cli("soak", "compare", "a").returncode == 2
+    place.assert_never_started()
+
+
+def test_two_reports_are_compared() -> None:
+    run: dict[str, Any] = {"verdict": "holds", "rounds": [], "end": []}
+    one = {"outcomes": {"complete": 3}, "fault": "proxy", "recovery_s": 1.5, "number": 1, "judgements": []}
+    text = report.compare(run, {**run, "rounds": [json.loads(json.dumps(one))]})
+    assert "requests complete  0" in text
+    assert "recovery: proxy    -      1.50 s (most 1.50 s)" in text
