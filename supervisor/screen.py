@@ -92,7 +92,9 @@ def _group(group: Mapping[str, Any], now: float) -> Iterator[Line]:
         pid = server["pid"]
         where = f"pid {pid}, port {server['port']}, {amount(server['rss_bytes'])}" if pid else "no process"
         state = f"{server['state']}{_loading(server.get('loading'), now)}"
-        yield Line(f"          {server['role']:6} {server['model']}: {state}, {where}{_queue(queues.get(server['role']))}{_health(server)}")
+        yield Line(
+            f"          {server['role']:6} {server['model']}: {state}, {where}{_queue(queues.get(server['role']))}{_health(server)}"
+        )
     if group["state"] == "running" and (cause := group.get("cause")):
         said = f"{cause['word']}: {cause['detail']}" if cause["detail"] else cause["word"]
         yield Line(f"          last end: {said}", "quiet")

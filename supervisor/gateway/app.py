@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from supervisor.gateway import metrics, models, naming, saying
-from supervisor.gateway.counting import Counting
 from supervisor.gateway.guard import Guard
 
 if TYPE_CHECKING:
@@ -64,8 +63,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 def layers(keeper: Keeper) -> list[Middleware]:
     """What stands around every route, the outermost first."""
-    tally = keeper.gateway.tally
-    return [Middleware(Guard, keeper.gateway.rules, tally.refused), Middleware(Counting, tally)]
+    return [Middleware(Guard, keeper.gateway.rules, keeper.gateway.tally.refused)]
 
 
 class _Pages:

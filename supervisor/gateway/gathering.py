@@ -1,10 +1,13 @@
-"""The loop of a request, where the caller wants whole what the server streams: nothing of it has reached the caller before
-its end, so a stream that is cut can be sent again like any other answer."""
+"""The loop of a request as the gateway has it: it tells the tally what happens, and puts answers together.
+
+Where the caller wants whole what the server streams, nothing of it has reached the caller before its end, so a stream that
+is cut can be sent again like any other answer.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpcore
 import httpx
@@ -12,27 +15,44 @@ from attrs import define
 
 from supervisor.call import Call
 from supervisor.gateway import reassembly
+from supervisor.gateway.tally import Asking
 from supervisor.request_loop import Holding
 from supervisor.request_policy import Action, Attempt, Outcome, decide
 from supervisor.stream_watch import StreamWatch, wants_terminator
 from supervisor.streams import LOST, watched
 
 if TYPE_CHECKING:
+    from supervisor.contract import Endpoint
     from supervisor.streams import Upstream
 
 
-@define
-class Gathered(Call):
-    """A request whose answer is to be put together; `path` is the caller's."""
+@define(kw_only=True)
+class Forwarded(Call):
+    """A request of the gateway. `path` is the caller's; `gathers`: its answer is to be put together."""
 
-    path: str = ""
+    asking: Asking
+    path: str
+    gathers: bool
+    was_sent: bool = False
 
 
 class GatheringHolding(Holding):
-    """As Holding."""
+    """As Holding, for Forwarded."""
 
-    async def _open(self, call: Call, response: httpcore.Response) -> tuple[Attempt, httpx.Response | None]:
-        if not isinstance(call, Gathered):
+    async def _attempt(self, call: Any, endpoint: Endpoint) -> tuple[Attempt, httpx.Response | None]:
+        call.asking.runs()
+        if call.was_sent:
+            call.asking.replayed()
+        call.was_sent = True
+        return await super()._attempt(call, endpoint)
+
+    async def _find(self, call: Any, unlike: str | None) -> Endpoint:
+        call.asking.held()
+        call.asking.waits()
+        return await super()._find(call, unlike)
+
+    async def _open(self, call: Any, response: httpcore.Response) -> tuple[Attempt, httpx.Response | None]:
+        if not call.gathers:
             return await super()._open(call, response)
         watch = StreamWatch(strict=wants_terminator(call.path, call.body))
         upstream = self._carrier.upstream(response, self.upstreams)

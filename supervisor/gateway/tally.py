@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 
 class Ending(StrEnum):
@@ -20,9 +20,9 @@ class Ending(StrEnum):
     ANSWERED = "answered"
     """Whole, and with a status below 400."""
     REJECTED = "rejected"
-    """The server said 4xx."""
+    """4xx: the server's own, or ours for a prompt that does not fit."""
     ERROR = "error"
-    """The server said 5xx, and another try would not have helped."""
+    """The server said 5xx, and another try would not have helped; or the gateway itself failed."""
     UNAVAILABLE = "unavailable"
     """Held in vain, until its deadline."""
     OVERLOADED = "overloaded"
@@ -33,20 +33,31 @@ class Ending(StrEnum):
     """The caller hung up first."""
 
 
+SAID: Final = frozenset({Ending.ANSWERED, Ending.REJECTED, Ending.ERROR})
+"""Endings after which no server has anything more to do for the request."""
+
+
+def ending_of(status: int) -> Ending:
+    """Of a whole answer with that status."""
+    return Ending.ANSWERED if status < 400 else Ending.REJECTED if status < 500 else Ending.ERROR
+
+
 class Asking:
-    """One request on its way. Leaving the `with` without `ended` means that the caller went away."""
+    """One request on its way. Leaving the `with` without `ended` means that the caller went away, or, by an exception,
+    that the gateway failed."""
 
     def __init__(self, tally: Tally, group: str) -> None:
         self._tally, self._group = tally, group
-        self._is_held = self._has_ended = False
+        self._is_held = False
+        self.ending: Ending | None = None
         self._in = tally.waiting
         self._in[group] += 1
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.ended(Ending.LEFT)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.ended(Ending.ERROR if kind is not None and issubclass(kind, Exception) else Ending.LEFT)
 
     def runs(self) -> None:
         """It was given to the engine: it waits for its turn no more."""
@@ -73,13 +84,13 @@ class Asking:
 
     def ended(self, how: Ending) -> None:
         """It is over. The first word on that counts."""
-        if not self._has_ended:
-            self._has_ended = True
+        if self.ending is None:
+            self.ending = how
             self._in[self._group] -= 1
             self._tally.ended[self._group, how] += 1
 
     def _be_in(self, place: Counter[str]) -> None:
-        if not self._has_ended and place is not self._in:
+        if self.ending is None and place is not self._in:
             self._in[self._group] -= 1
             self._in = place
             self._in[self._group] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -70,6 +71,14 @@ class Gate:
         with httpx.stream("POST", f"{self.url}/v1/chat/completions", json=body, timeout=PATIENCE) as response:
             yield response
 
+    def counts(self) -> dict[str, float]:
+        """What /metrics says of the group `chat`, by name without prefix and suffix, requests by outcome."""
+        found = httpx.get(f"{self.url}/metrics").text
+        rows = re.findall(
+            r'^queenright_gateway_(\w+?)(?:_total)?\{group="chat"(?:,outcome="(\w+)")?\} (\S+)$', found, re.M
+        )
+        return {outcome or name: float(value) for name, outcome, value in rows}
+
     def fake(self) -> dict[str, Any]:
         """What the fake chat server counted."""
         found: dict[str, Any] = httpx.get(f"{self.url}/props").json()["fake"]
@@ -113,6 +122,29 @@ def test_a_stream_passes_as_it_comes(shared: Gate) -> None:
     words = [json.loads(event)["choices"][0]["delta"].get("content", "") for event in events]
     assert "".join(words) == told("stream")
     assert len(words) == 9
+
+
+def test_what_becomes_of_requests_is_counted_as_it_happens(shared: Gate) -> None:
+    def new() -> dict[str, float]:
+        return {name: value - before[name] for name, value in shared.counts().items() if value != before[name]}
+
+    before = shared.counts()
+    words = {"prompt_tokens": 1, "completion_tokens": 8}
+    shared.chat("whole")
+    assert new() == words | {"answered": 1}
+    before = shared.counts()
+    with shared.stream("stream") as response:
+        response.read()
+    assert new() == words | {"answered": 1}
+    before = shared.counts()
+    assert httpx.post(f"{shared.url}/v1/chat/completions?model=chat", content=b"{").status_code == 400
+    assert new() == {"rejected": 1}
+    before = shared.counts()
+    with shared.stream("leave", max_tokens=100_000) as response:
+        pieces = response.iter_raw()  # dropped, it would hang up
+        next(pieces)
+        assert new() == {"requests_running": 1}
+    shared.place.until(lambda: new() == {"left": 1}, within=PATIENCE, what="its caller left")
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings"])
@@ -182,7 +214,10 @@ def test_a_request_is_held_over_a_killed_proxy_and_the_stream_is_told_why(own: P
     os.kill(own.family().proxies["chat"].pid, signal.SIGKILL)
     own.until(lambda: own.group()["state"] != "running", within=PATIENCE, what="its death is seen")
     with found.stream("held") as response:
+        counted = found.counts()
         lines = [line for line in response.iter_lines() if line]
+    assert (counted["held"], counted["requests_waiting"], counted["requests_running"]) == (1, 1, 0)
+    assert found.counts()["requests_waiting"] == 0
     comments = [line for line in lines if line.startswith(":")]
     assert response.status_code == 200
     assert comments, lines
@@ -207,6 +242,8 @@ def test_a_request_whose_server_died_before_a_byte_is_sent_again(own: Place, is_
     else:
         assert found.chat("second").json()["choices"][0]["message"]["content"] == told("second")
     assert len(own.spawns()) == 2
+    assert found.counts()["replayed"] >= 1
+    assert found.counts()["answered"] == 2
 
 
 def test_a_whole_answer_cut_in_the_middle_is_asked_for_again(own: Place) -> None:
