@@ -336,6 +336,9 @@ TURN_AWAY: Final = 0.5
 GATEWAY_LINGER: Final = 5.0
 """For the rest of a body that was refused: so long its sender can still read why."""
 
+GATEWAY_LOOK: Final = 0.5
+"""Between two looks whether a client that sent a request before its last one was answered is still there."""
+
 GATEWAY_DRAIN: Final = 5.0
 """For the answers under way when a keeper makes room for the next. Meanwhile new connections wait with the warden, and so
 must not for long; a stream that takes longer is broken off and says so."""

@@ -51,29 +51,22 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI has it."""
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers: dict[str, tuple[str, ...]] = {}
         for name, value in scope["headers"]:
             key = name.decode("latin-1").lower()
             headers[key] = (*headers.get(key, ()), value.decode("latin-1"))
-        # A websocket begins as a GET, and browsers let any page open one: only its Origin tells.
-        facts = Facts(scope.get("method", "GET"), scope["path"], headers)
+        facts = Facts(scope["method"], scope["path"], headers)
         match access.decide(facts, self._rules()):
             case Refused() as refused:
                 self._told(refused.code)
-                if scope["type"] == "websocket":
-                    await receive()
-                    await send({"type": "websocket.close", "code": 1008, "reason": refused.message[:120]})
-                else:
-                    await _refuse(refused, receive, send)
+                await _refuse(refused, receive, send)
             case Preflight(origin, wanted):
                 await _answer(send, 204, b"", _preflight(origin, wanted))
-            case Allowed(origin) if scope["type"] == "http":
+            case Allowed(origin):
                 await self._let_in(origin, headers, scope, receive, send)
-            case Allowed():
-                await self._app(scope, receive, send)
 
     async def _let_in(
         self, origin: str, headers: dict[str, tuple[str, ...]], scope: Scope, receive: Receive, send: Send

@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
-from hypercorn.events import Updated
-from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from supervisor import budgets, logfiles
+from supervisor.gateway import saying
 from supervisor.gateway.app import application
+from supervisor.gateway.connection import Connection, read_away
 from supervisor.gateway.forwarding import Forwarding
 
 if TYPE_CHECKING:
     import socket
-
-    from hypercorn.events import Event
 
     from supervisor.gateway.upkeep import Keeper
 
@@ -34,15 +32,11 @@ browser's requests, for cookies know no ports: so more than the 16 KiB that are 
 CONNECTIONS_MOST: Final = 1024
 """At once. A held request is two descriptors, one of either side, and a service manager may allow no more than 4096."""
 
-_BODY: Final = (
-    b'{"error":{"message":"the gateway has %d connections already, which is the most; come again",'
-    b'"type":"unavailable_error","param":null,"code":"too_many_connections"}}' % CONNECTIONS_MOST
+_FULL: Final = saying.error(
+    f"the gateway has {CONNECTIONS_MOST} connections already, which is the most; come again",
+    "unavailable_error",
+    "too_many_connections",
 )
-_FULL: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b"retry-after: %d\r\ncontent-length: %d\r\n\r\n%b" % (budgets.RETRY_AFTER, len(_BODY), _BODY)
-)
-
 
 LAST_WORDS = 0.2
 """Part of a drain that is for telling those who are left."""
@@ -88,12 +82,12 @@ class Server:
     async def _handle(self, stream: trio.SocketStream) -> None:
         if len(self._streams) >= CONNECTIONS_MOST:
             self._tally.refused("too_many_connections")
-            await _turn_away(stream)
+            await _turn_away(stream, _whole("503 Service Unavailable", _FULL, budgets.RETRY_AFTER))
             return
         self._streams.add(stream)
         self._quiet = self._quiet if not self._quiet.is_set() else trio.Event()
         try:
-            await _Connection(self._app, self._config, self._context, ConnectionState({}), cast("Any", stream)).run()
+            await Connection(self._app, self._config, self._context, ConnectionState({}), cast("Any", stream)).run()
         except Exception as error:  # noqa: BLE001 - one connection must not end the others, nor the keeper
             if not isinstance(error, trio.ClosedResourceError | OSError):
                 logfiles.complain(f"gateway: a connection ended with {error!r}")
@@ -103,30 +97,32 @@ class Server:
                 self._quiet.set()
 
 
-class _Connection(TCPServer):
-    """Over with the client's end. Hypercorn's own goes on until its idle time is over, and keeps the descriptor."""
+async def turn_away(listener: socket.socket, status: str, body: bytes, retry_after_s: int = 0) -> None:
+    """Answer everybody who connects, until cancelled: the socket is another's to close, and who connects to it must not
+    wait for nobody. `status` is of a status line."""
+    text = _whole(status, body, retry_after_s)
+    found = trio.SocketListener(trio.socket.from_stdlib_socket(listener.dup()))
 
-    _is_over = False
+    async def handle(stream: trio.SocketStream) -> None:
+        await _turn_away(stream, text)
 
-    async def _read_data(self) -> None:
-        await super()._read_data()
-        self._is_over = True
-        await self.idle_task.stop()
-
-    async def protocol_send(self, event: Event) -> None:
-        if not (self._is_over and isinstance(event, Updated)):
-            await super().protocol_send(event)
+    await trio.serve_listeners(handle, [found])
 
 
-async def _turn_away(stream: trio.SocketStream) -> None:
-    """Say why, and close once that can have been read."""
+async def _turn_away(stream: trio.SocketStream, text: bytes) -> None:
+    """Say it, and close once that can have been read."""
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
         async with stream:
             with trio.move_on_after(budgets.TURN_AWAY):
-                await stream.send_all(_FULL)
-                await stream.send_eof()
-                while await stream.receive_some(65536):
-                    pass
+                await stream.send_all(text)
+                await read_away(stream, budgets.TURN_AWAY)
+
+
+def _whole(status: str, body: bytes, retry_after_s: int) -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n"
+    )
+    return (head + (f"retry-after: {retry_after_s}\r\n" if retry_after_s else "") + "\r\n").encode() + body
 
 
 def _config() -> Config:

@@ -100,8 +100,12 @@ class Gateway:
             else:
                 self._be(GatewayState.OFF, "")
                 self._let_go()
-            while _served(self._spec) == _served(spec):
-                await self._keeper.changed()
+            async with trio.open_nursery() as nursery:
+                if self._given is not None and not self._is_closing:
+                    nursery.start_soon(self._turn_away, self._given)
+                while _served(self._spec) == _served(spec):
+                    await self._keeper.changed()
+                nursery.cancel_scope.cancel()
 
     async def close(self, limit_s: float) -> None:
         """Take no connection any more; those there are have `limit_s` seconds to get their answers."""
@@ -162,6 +166,19 @@ class Gateway:
         if self._given is not None and not self._is_closing and self._keeper.procs.notes.get(NOTE):
             self._given.shutdown(socket.SHUT_RDWR)
             self._given = None
+
+    async def _turn_away(self, listener: socket.socket) -> None:
+        """Nothing is served on a listener that stays open: who connects to it is told so, and does not wait for nobody.
+        Why it is, which may have a path in it, is not a stranger's business."""
+        await trio.to_thread.run_sync(_import_server)
+        from supervisor.gateway import saying
+        from supervisor.gateway.server import turn_away
+
+        what = "the gateway serves nothing here; `queenright status` on its machine says why"
+        try:
+            await turn_away(listener, "403 Forbidden", saying.error(what, "permission_error", "gateway_off"))
+        except OSError as error:  # of no harm to the engine, like all that the gateway does
+            logfiles.complain(f"gateway: {error}")
 
     def _be(self, state: GatewayState, reason: str, url: str = "") -> None:
         if (state, reason) != (self.state, self.reason):

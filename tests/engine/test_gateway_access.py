@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import stat
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,7 +125,7 @@ def test_connections_beyond_the_most_are_turned_away_with_a_reason(place: Place)
                     answer = one.recv(4096)
                 except TimeoutError:
                     return False
-                return answer.startswith(b"HTTP/1.1 503 ") and b'"code":"too_many_connections"' in answer
+                return answer.startswith(b"HTTP/1.1 503 ") and b'"code": "too_many_connections"' in answer
 
         place.until(turned_away, within=60, what="it is full")
     finally:
@@ -162,3 +163,60 @@ def test_scraping_neither_keeps_a_model_loaded_nor_loads_it__llama_cpp_23096(pla
     place.until(lambda: 'queenright_recovery_seconds_count{group="chat"} 1.0' in page(), within=60, what="recovered")
     assert re.search(r'queenright_restarts_total\{cause="signal",group="chat"\} 1.0', page())
     assert "queenright_members 1.0" in page()
+
+
+def test_what_cannot_be_read_as_http_gets_a_body__and_who_pipelines_and_leaves_frees_the_server(place: Place) -> None:
+    port = free_port()
+    place.configure({"chat": (Launch("chat", knobs={"rate": 50}),)}, gateway={"listen": f"127.0.0.1:{port}"})
+    place.member()
+    url = serving(place)["url"]
+
+    def said(text: bytes) -> tuple[int, str]:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as one:
+            one.sendall(text)
+            head, _, body = b"".join(iter(lambda: one.recv(65536), b"")).partition(b"\r\n\r\n")
+        return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+    assert said(b"how are you\r\n\r\n") == (400, "bad_request")
+    assert said(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n") == (400, "bad_request")
+    assert said(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 300_000) == (431, "head_too_large")
+    chat = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+    assert said(chat + b"transfer-encoding: gzip\r\n\r\n") == (501, "transfer_coding")
+    assert said(chat + b"transfer-encoding: chunked\r\n\r\nzz\r\n") == (400, "bad_request")
+    ask = b"GET /nowhere HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+    assert said(ask + b"connection: upgrade, close\r\nupgrade: h2c\r\n\r\n") == (403, "control_needs_key")
+    socket_like = b"connection: upgrade, close\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\r\n"
+    assert said(ask + b"origin: https://evil.example\r\n" + socket_like) == (403, "origin_not_allowed")
+    assert said(ask + socket_like) == (403, "control_needs_key")
+
+    before = httpx.get(f"{url}/props").json()["fake"]["cancels"]
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}], "max_tokens": 100_000, "stream": True}).encode()
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as one:
+        one.sendall(chat + b"content-length: %d\r\n\r\n" % len(body) + body + ask + b"\r\n")
+        assert one.recv(100).startswith(b"HTTP/1.1 200 ")
+    place.until(
+        lambda: httpx.get(f"{url}/props").json()["fake"]["cancels"] == before + 1, within=5, what="the server is free"
+    )
+
+
+@pytest.mark.parametrize("gateway", [{}, {"enabled": False}])
+def test_a_service_managers_socket_on_which_nothing_is_served_says_so(place: Place, gateway: dict[str, object]) -> None:
+    """Beyond loopback without a key, or with the gateway switched off: the socket is the manager's, and stays open."""
+    with socket.create_server(("0.0.0.0", 0)) as given:
+        url = f"http://127.0.0.1:{given.getsockname()[1]}"
+        place.configure({"chat": (Launch("chat"),)}, gateway=gateway or {"listen": "127.0.0.1:11411"})
+        words = ["bash", "-c", f'LISTEN_FDS=1 LISTEN_PID=$$ exec "$@" 3<&{given.fileno()}', "bash", *place.command("run")]
+        run = subprocess.Popen(
+            words,
+            pass_fds=[given.fileno()],
+            env=place.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            found = httpx.get(f"{url}/v1/models", trust_env=False, timeout=60)
+            assert (found.status_code, found.json()["error"]["code"]) == (403, "gateway_off")
+            assert place.snapshot()["gateway"]["state"] == "off" if gateway else "failed"
+        finally:
+            run.terminate()
+            run.wait(60)

@@ -356,24 +356,6 @@ async def test_a_page_that_may_ask_may_read_answers_and_refusals() -> None:
 
 
 @pytest.mark.trio
-async def test_a_page_opens_no_websocket() -> None:
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "websocket.connect"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    _, inner, told = guarded()
-    headers = [(b"Host", b"localhost:11411"), (b"Origin", b"https://evil.example")]
-    assert inner.guard is not None
-    await inner.guard({"type": "websocket", "path": "/v1/realtime", "headers": headers}, receive, send)
-    assert ([message["type"] for message in sent], inner.calls) == (["websocket.close"], 0)
-    assert told == ["origin_not_allowed"]
-
-
-@pytest.mark.trio
 async def test_a_fault_of_the_application_is_its_own() -> None:
     async def broken(*_: Any) -> None:
         raise ZeroDivisionError

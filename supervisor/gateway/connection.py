@@ -1,0 +1,133 @@
+"""One connection of the gateway: Hypercorn's, where that of its own leaves a client without words or a server at work."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import h11
+import trio
+from hypercorn.events import Closed, Updated
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import EventWrapper
+
+from supervisor import budgets
+from supervisor.gateway import saying
+
+if TYPE_CHECKING:
+    from hypercorn.events import Event
+
+_TCP_ESTABLISHED: Final = 1
+"""The first byte of TCP_INFO (tcp(7), <linux/tcp_states.h>): neither side has said that it ends."""
+
+_MALFORMED: Final = {
+    431: ("the head of the request is too large", "head_too_large"),
+    501: ("the body has a transfer coding other than `chunked`", "transfer_coding"),
+}
+"""What h11 says of a request that it cannot read; for everything else it is 400."""
+
+
+class ClientLeftError(Exception):
+    """The client's end is closed, and what it sent last waits unread."""
+
+
+class Connection(TCPServer):
+    """Over with the client's end: Hypercorn's own goes on until its idle time is over, and keeps the descriptor.
+
+    Also where the client has sent more requests than were answered (it pipelines): Hypercorn does not read then.
+    """
+
+    _is_over = False
+
+    async def _read_data(self) -> None:
+        plain: Any = self.protocol.protocol
+        stream: Any = self.stream  # there is no TLS here
+        self.protocol.protocol = _Protocol(plain, stream)
+        try:
+            await super()._read_data()
+        except ClientLeftError:
+            await self.protocol.handle(Closed())
+        self._is_over = True
+        await self.idle_task.stop()
+
+    async def protocol_send(self, event: Event) -> None:
+        if not (self._is_over and isinstance(event, Updated)):
+            await super().protocol_send(event)
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 and nothing else: who asks to change to HTTP/2 or to a websocket is answered as if it had not (RFC 9110,
+    7.8), so that there is one way in, which the guard stands at. What cannot be read gets an answer with a body."""
+
+    def __init__(self, plain: H11Protocol, stream: trio.SocketStream) -> None:
+        super().__init__(
+            plain.app,
+            plain.config,
+            plain.context,
+            plain.task_group,
+            plain.connection_state,
+            plain.ssl,
+            plain.client,
+            plain.server,
+            plain.send,
+        )
+        self.can_read = _Turn(stream)
+        self._socket_stream = stream
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """There is no other."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
+        await super()._create_stream(
+            h11.Request(
+                method=request.method, headers=headers, target=request.target, http_version=request.http_version
+            )
+        )
+
+    async def _send_error_response(self, status_code: int) -> None:
+        what, code = _MALFORMED.get(status_code, ("this is no request of HTTP/1.1", "bad_request"))
+        body = saying.error(what, "invalid_request_error", code)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        await self._send_h11_event(h11.Response(status_code=status_code, headers=headers))
+        await self._send_h11_event(h11.Data(data=body))
+        await self._send_h11_event(h11.EndOfMessage())
+        await read_away(self._socket_stream, budgets.GATEWAY_LINGER)
+
+
+class _Turn(EventWrapper):
+    """The end of the answer before. Nobody reads until then, so that a client cannot make us keep what it sends; whether
+    it is there yet the kernel is asked."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    async def wait(self) -> None:
+        while not self.is_set():
+            with trio.move_on_after(budgets.GATEWAY_LOOK):
+                await super().wait()
+            if not self.is_set() and _has_left(self._stream):
+                raise ClientLeftError
+
+
+def _has_left(stream: trio.SocketStream) -> bool:
+    try:
+        return stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _TCP_ESTABLISHED
+    except OSError:
+        return True
+
+
+async def read_away(stream: trio.SocketStream, limit_s: float) -> None:
+    """Read what a client still sends to somebody who said his last word: closing on it would reset the connection, and
+    the client would see that instead of the answer (RFC 9112, 9.6)."""
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError), trio.move_on_after(limit_s):
+        await stream.send_eof()
+        while await stream.receive_some(65536):
+            pass
