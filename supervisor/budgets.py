@@ -322,6 +322,10 @@ CONNECT_LIMIT: Final = 5.0
 GATEWAY_PATIENCE: Final = 2.0
 """The gateway waits so long for the engine's own processes to be started before it takes the keeper's time for itself."""
 
+GATEWAY_START: Final = 10.0
+"""For a gateway that is about to serve, of a program that would be given its address: GATEWAY_PATIENCE and half a second of
+imports, on a machine that is busy with a load. Beyond it the program gets the group's own address."""
+
 GATEWAY_KEEP_ALIVE: Final = 75.0
 """For an idle connection of a client. Longer than the pools of its library keep one (httpx 5 s, undici 4 s, Go 90 s with a
 retry), since a request that meets a connection being closed fails."""
@@ -393,6 +397,7 @@ def check() -> None:
         "SERVER_CLEANUP < HANDOFF_WAIT": SERVER_CLEANUP < HANDOFF_WAIT,
         "TEARDOWN + GATEWAY_MOVE < WARDEN_STOP": TEARDOWN + GATEWAY_MOVE < WARDEN_STOP,
         # `restart-keeper` waits for the next keeper as long as that.
+        "GATEWAY_PATIENCE < GATEWAY_START": GATEWAY_PATIENCE < GATEWAY_START,
         "GATEWAY_DRAIN < CONTROL_WAIT": GATEWAY_DRAIN < CONTROL_WAIT,
         "SHUTDOWN_ANSWER < HANDOFF_WAIT": SHUTDOWN_ANSWER < HANDOFF_WAIT,
         "PARENT_GRACE < 5": PARENT_GRACE < 5,

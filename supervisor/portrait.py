@@ -80,6 +80,7 @@ def brief(keeper: View) -> dict[str, Any]:
         "warm": sorted(keeper.warm),
         "contract": contract,
         "warden": {"pid": keeper.procs.hello.pid, "ticks": keeper.procs.hello.ticks},
+        "gateway": keeper.gateway.describe(),
         "serving": keeper.tree.serving() if keeper.tree else {},
     }
 

@@ -42,13 +42,15 @@ have changed after it was read: no ticket is left then (as in workers.pins, and 
 
 
 class Seat(NamedTuple):
-    """A place at an engine that runs: we are a member, and `role` is served there. `warden` is a pidfd, the caller's."""
+    """A place at an engine that runs: we are a member, and `role` is served there. `warden` is a pidfd, the caller's;
+    `seen` what the keeper said of itself."""
 
     membership: Membership
     url: str
     key: str
     model: str
     warden: int
+    seen: dict[str, Any]
 
 
 def bind(slot: Slot, config: Path, role: str, *, program: str) -> Seat | None:
@@ -82,7 +84,7 @@ def _bind(slot: Slot, ticket: dict[str, Any], role: str, program: str) -> Seat |
         raise
     reason = "an engine that serves all that is wanted is there, as a ticket says"
     journal.note(slot, "ladder", rung="bind", reason=reason, program=program, pid=os.getpid())
-    return Seat(member, serving["url"], key, model, warden)
+    return Seat(member, serving["url"], key, model, warden, seen)
 
 
 def leave(slot: Slot, config: Path, spec: EngineSpec, began_ns: int) -> None:

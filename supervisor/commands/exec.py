@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from supervisor.commands._common import add_place, patience
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from supervisor.client import Engine
+    from supervisor.front_door import Door
+    from supervisor.slot import Slot
 
 NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
@@ -40,11 +42,13 @@ class Exec:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add this command's arguments."""
         add_place(parser)
-        parser.add_argument("--role", default="chat", help="what the program talks to (default: chat)")
+        parser.add_argument("--role", default="chat", help="whose name QUEENRIGHT_MODEL is (default: chat)")
         parser.add_argument("command", nargs="...", metavar="-- COMMAND", help="the program and its arguments")
         parser.usage = "queenright exec [--role ROLE] [--config FILE] [--slot DIR] -- COMMAND ..."
         parser.epilog = (
             "example:\n  queenright exec -- sh -c 'curl -H \"Authorization: Bearer $OPENAI_API_KEY\" $OPENAI_BASE_URL/models'\n\n"
+            "The URL is the gateway's: all roles are behind it, and requests are held and sent again while a group is down.\n"
+            "Where the gateway is off it is the role's own.\n\n"
             "The engine is started if it does not run, and built again if it dies meanwhile. One that is stopped or held\n"
             "(`queenright stop`, `queenright hold`) is not built again for the program, whose requests then meet a\n"
             "closed port: run it again. After a hold, `queenright release` also brings the engine back under it.\n"
@@ -103,6 +107,7 @@ def _with_ticket(args: argparse.Namespace, words: Sequence[str], child: Child) -
     from supervisor import config_find, ticket
     from supervisor.commands._common import slot_of
     from supervisor.errors import QueenrightError
+    from supervisor.front_door import Door
 
     try:
         slot, config = slot_of(args), config_find.find(explicit=args.config)
@@ -113,7 +118,8 @@ def _with_ticket(args: argparse.Namespace, words: Sequence[str], child: Child) -
         return None
     tenure = None
     try:
-        child.start(_environment(seat.url, seat.key, args.role, seat.model))
+        direct = Door(seat.url, seat.key, seat.model)
+        child.start(_environment(_door(slot, args.role, direct, seat.seen), args.role))
         if not child.ends_before(seat.warden):
             from supervisor import client
 
@@ -131,11 +137,14 @@ def _with_ticket(args: argparse.Namespace, words: Sequence[str], child: Child) -
 def _with_engine(args: argparse.Namespace, words: Sequence[str], child: Child) -> int:
     """The same the full way, which leaves a ticket for the next one."""
     from supervisor import config_find, ticket
+    from supervisor.front_door import Door
 
     began_ns = time.time_ns()
     engine = _opened(args, words)
     with engine:
-        child.start(environment_for(engine, args.role))
+        endpoint = engine.endpoint(args.role)
+        direct = Door(endpoint.url, endpoint.key, endpoint.model)
+        child.start(_environment(_door(engine.slot, args.role, direct), args.role))
         ticket.leave(engine.slot, config_find.find(explicit=args.config), engine.spec, began_ns)
         return child.wait()
 
@@ -159,19 +168,29 @@ def _opened(args: argparse.Namespace, words: Sequence[str]) -> Engine:
     return engine
 
 
-def environment_for(engine: Engine, role: str) -> dict[str, str]:
+def _door(slot: Slot, role: str, direct: Door, seen: Mapping[str, Any] | None = None) -> Door:
+    from supervisor import front_door
+    from supervisor.control import ControlError
+    from supervisor.errors import GatewayError
+
+    try:
+        return front_door.find(slot, role, direct, seen)
+    except GatewayError as error:
+        print(f"queenright: not through the gateway: {error}", file=sys.stderr, flush=True)
+    except ControlError:  # the keeper is being replaced just now: the group's own address holds
+        pass
+    return direct
+
+
+def _environment(door: Door, role: str) -> dict[str, str]:
     """What the program has in its environment beyond our own. Proxies of the environment must not get the key."""
-    endpoint = engine.endpoint(role)
-    return _environment(endpoint.url, endpoint.key, role, endpoint.model)
-
-
-def _environment(url: str, key: str, role: str, model: str) -> dict[str, str]:
-    direct = ",".join(filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1,localhost"]))
+    near = {"127.0.0.1", "localhost", door.url.rpartition("//")[2].rpartition(":")[0].strip("[]")}
+    direct = ",".join(filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), *sorted(near)]))
     return {
-        "OPENAI_BASE_URL": f"{url}/v1",
-        "OPENAI_API_KEY": key,
+        "OPENAI_BASE_URL": f"{door.url}/v1",
+        "OPENAI_API_KEY": door.key,
         "QUEENRIGHT_ROLE": role,
-        "QUEENRIGHT_MODEL": model,
+        "QUEENRIGHT_MODEL": door.model,
         "no_proxy": direct,
         "NO_PROXY": direct,
     }

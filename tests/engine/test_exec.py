@@ -15,7 +15,7 @@ from supervisor import identity
 from tests.engine.kit import Launch
 from tests.engine.seen import Deaths, kill
 from tests.fakes.llama_server import story
-from tests.support import wait_until
+from tests.support import free_port, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +114,51 @@ def test_a_program_like_curl_works_over_kills_of_proxy_and_warden(one_group: Pla
     assert question(program) == [url, WHOLE]
     place.family()
     assert end(program)[0] == 0
+
+
+ONE_TRY = """
+import json, os, sys, urllib.request
+for line in sys.stdin:
+    path, model = line.split()
+    body = {"model": model, "prompt": "bees", "input": "bees", "max_tokens": 4}
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(), headers)
+    answer = json.load(urllib.request.urlopen(request, timeout=60))
+    print(json.dumps([os.environ["OPENAI_BASE_URL"], os.environ["QUEENRIGHT_MODEL"], answer["object"]]), flush=True)
+"""
+"""A program that asks once, and takes any error for the last word."""
+
+
+@pytest.mark.parametrize("is_keyed", [False, True])
+def test_through_the_gateway_a_program_that_asks_once_lives_through_a_kill__and_has_all_roles_at_one_url(
+    place: Place, is_keyed: bool
+) -> None:
+    keys = place.home / "gateway.keys"
+    keys.touch(0o600)
+    keys.write_text("sk-of-this-test-alone-0123456789abcdef\n")
+    url = f"http://127.0.0.1:{free_port()}"
+    gateway = {"listen": url.removeprefix("http://"), **({"api_key_file": str(keys)} if is_keyed else {})}
+    place.configure({"chat": (Launch("chat"),), "embed": (Launch("embed", place.kit.embed),)}, gateway=gateway)
+
+    def ask(program: subprocess.Popen[str], path: str, model: str) -> list[str]:
+        assert program.stdin is not None
+        program.stdin.write(f"{path} {model}")
+        return question(program)
+
+    program = start(place, sys.executable, "-c", ONE_TRY)
+    try:
+        assert ask(program, "/completions", "chat") == [f"{url}/v1", "chat", "text_completion"]
+        assert ask(program, "/embeddings", "embed") == [f"{url}/v1", "chat", "list"]
+        for proxy in ("chat", "embed"):
+            kill(place.family().proxies[proxy])
+        assert ask(program, "/embeddings", "embed")[2] == "list"
+        assert ask(program, "/completions", "chat")[2] == "text_completion"
+        second = start(place, sys.executable, "-c", ONE_TRY)  # by the ticket that the first one left
+        assert ask(second, "/completions", "chat") == [f"{url}/v1", "chat", "text_completion"]
+        assert end(second)[0] == 0
+    finally:
+        assert end(program)[0] == 0
+    place.wait_empty()
 
 
 @pytest.mark.long

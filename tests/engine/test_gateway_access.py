@@ -205,7 +205,13 @@ def test_a_service_managers_socket_on_which_nothing_is_served_says_so(place: Pla
     with socket.create_server(("0.0.0.0", 0)) as given:
         url = f"http://127.0.0.1:{given.getsockname()[1]}"
         place.configure({"chat": (Launch("chat"),)}, gateway=gateway or {"listen": "127.0.0.1:11411"})
-        words = ["bash", "-c", f'LISTEN_FDS=1 LISTEN_PID=$$ exec "$@" 3<&{given.fileno()}', "bash", *place.command("run")]
+        words = [
+            "bash",
+            "-c",
+            f'LISTEN_FDS=1 LISTEN_PID=$$ exec "$@" 3<&{given.fileno()}',
+            "bash",
+            *place.command("run"),
+        ]
         run = subprocess.Popen(
             words,
             pass_fds=[given.fileno()],
