@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from supervisor import locks, looking, resolving, units
+from supervisor.advice import NEXT
 from supervisor.errors import QueenrightError
+from supervisor.screen import gateway_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +84,10 @@ def engine_checks(slot: Slot) -> Iterator[Check]:
         yield Check("engine", Finding.WARNING, snapshot["reason"], next_step)
     else:
         yield Check("engine", Finding.OK, f"an engine is {snapshot['state']}")
+    if gateway := snapshot.get("gateway"):
+        wrong = bool(gateway["reason"])
+        finding = Finding.WARNING if wrong else Finding.OK
+        yield Check("gateway", finding, gateway_words(gateway), NEXT["gateway"] if wrong else "")
     for group in snapshot["groups"]:
         if group["state"] == "failed":
             next_step = f"`queenright logs {group['name']} --start`, and `queenright retry {group['name']}` when mended"

@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 GOOD = ("running",)
 BAD = ("failed", "failing", "down")
 
+_GATEWAY = {
+    "off": "switched off",
+    "starting": "about to serve",
+    "serving": "{url}, for every OpenAI client",
+    "failed": "serves nobody",
+    "closing": "{url} takes nobody new: its keeper makes room for the next one, or the engine ends",
+}
+"""What the gateway is doing (gateway.upkeep.GatewayState), in plain words."""
+
 
 class Line(NamedTuple):
     """One line. `mood`: `good`, `bad`, `changing` (neither, for now), `quiet`, or "" for what has none."""
@@ -37,7 +46,7 @@ def lines(snapshot: Mapping[str, Any], now: float) -> Iterator[Line]:
     yield Line(f"engine    {state}" + (f": {reason}" if reason else ""), mood_of(state))
     yield Line(f"slot      {snapshot['slot']}")
     if gateway := snapshot.get("gateway"):
-        yield Line(f"gateway   {_gateway(gateway)}", "changing" if gateway.get("reason") else "")
+        yield Line(f"gateway   {gateway_words(gateway)}", "changing" if gateway.get("reason") else "")
     if keeper := snapshot["keeper"]:
         yield Line(f"keeper    pid {keeper['pid']}, version {keeper['version']}, up {ago(keeper['since'], now)}")
     elif snapshot["warden"]:
@@ -62,9 +71,11 @@ def lines(snapshot: Mapping[str, Any], now: float) -> Iterator[Line]:
         yield Line(f"          -> {trouble.next_step}")
 
 
-def _gateway(gateway: Mapping[str, Any]) -> str:
-    state = ": ".join(str(gateway[key]) for key in ("state", "reason") if gateway.get(key))
-    return ", ".join(str(part) for part in (gateway.get("url"), state) if part) or "?"
+def gateway_words(gateway: Mapping[str, Any]) -> str:
+    """Where it is, or why it is nowhere."""
+    url, reason = gateway.get("url"), gateway.get("reason")
+    words = _GATEWAY.get(str(gateway.get("state")), "{state}").format(url=f"{url}/v1", state=gateway.get("state", "?"))
+    return words + (f": {reason}" if reason else "")
 
 
 def _member(member: Mapping[str, Any], now: float) -> str:

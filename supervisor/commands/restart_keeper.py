@@ -22,7 +22,14 @@ class RestartKeeper:
         """Add this command's arguments."""
         add_place(parser)
         parser.add_argument("--json", action="store_true", help="the old keeper and the new one, as data")
-        parser.epilog = "example:\n  pip install --upgrade queenright && queenright restart-keeper\n\nNo stream is cut, no model loaded again."
+        from supervisor import budgets
+
+        parser.epilog = (
+            "example:\n  pip install --upgrade queenright && queenright restart-keeper\n\n"
+            "No model is loaded again, and no stream of our own library is cut. The gateway is the keeper's: what streams through\n"
+            f"it has {budgets.GATEWAY_DRAIN:g} s to come to its end, and is then broken off and told so. Who connects meanwhile\n"
+            "waits for the next keeper."
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Ask for it, and wait for the next one. Raises NoEngineError, ControlError or EngineStartError."""

@@ -317,6 +317,8 @@ def test_a_port_that_is_taken_is_said_and_the_engine_goes_on(own: Place) -> None
         own.member()
         own.until(lambda: own.snapshot()["gateway"]["state"] == "failed", within=PATIENCE, what="it cannot listen")
         shown = own.snapshot()
+        doctor = own.cli("doctor").stdout
+    assert "serves nobody" in doctor
     assert shown["state"] == "running"
     assert shown["gateway"]["url"] is None
     assert f"127.0.0.1:{port} is taken" in shown["gateway"]["reason"]

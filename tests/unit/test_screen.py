@@ -8,7 +8,8 @@ import pytest
 
 from supervisor import wording
 from supervisor.advice import FORGOTTEN, NEXT, STUCK_LOAD, troubles
-from supervisor.screen import lines, news, plain
+from supervisor.gateway.upkeep import GatewayState
+from supervisor.screen import gateway_words, lines, news, plain
 
 NOW = 1_800_000_000.0
 
@@ -53,7 +54,7 @@ TROUBLE: dict[str, dict[str, Any]] = {
     "unwritten": {"groups": [group(unwritten="No space left on device")]},
     "stalled": {"groups": [group(server(health=HUNG))]},
     "stuck load": {"groups": [group(server(state="loading", loading=STILL))]},
-    "gateway": {"gateway": {"url": None, "state": "down", "reason": "port 8080 is taken"}},
+    "gateway": {"gateway": {"url": None, "state": "failed", "reason": "port 8080 is taken"}},
     "gone quiet": {"members": [QUIET]},
 }
 
@@ -74,13 +75,13 @@ def test_a_healthy_engine_has_no_trouble_and_each_line_says_what_is_asked_for() 
     found = snapshot(
         groups=[group(server(), loading, queue={"chat": {"running": 1, "waiting": 3, "oldest_s": 2.4}}, restarts=2)],
         members=[member, unseen],
-        gateway={"url": "http://127.0.0.1:8080", "state": "up", "reason": ""},
+        gateway={"url": "http://127.0.0.1:8080", "state": "serving", "reason": ""},
     )
     assert troubles(found, NOW) == []
     assert plain(found, NOW).splitlines() == [
         "engine    running",
         "slot      /s",
-        "gateway   http://127.0.0.1:8080, up",
+        "gateway   http://127.0.0.1:8080/v1, for every OpenAI client",
         "keeper    pid 2, version 1, up 1 min",
         "chat      running for 2 h, 2 restarts",
         "          proxy  pid 3, port 9000",
@@ -89,6 +90,16 @@ def test_a_healthy_engine_has_no_trouble_and_each_line_says_what_is_asked_for() 
         "members   lilbee (pid 7, 1 h, used 12 s ago), exec curl (pid 8, 30 s)",
     ]
     assert [line.mood for line in lines(found, NOW)][::4] == ["good", "good", ""]
+
+
+def test_what_the_gateway_does_is_said_in_words_in_each_state() -> None:
+    for state in GatewayState:
+        said = gateway_words({"url": "http://127.0.0.1:1", "state": state.value, "reason": "why"})
+        assert said.endswith(": why")
+        assert said != f"{state.value}: why", "it is not just the state's name"
+    assert (
+        gateway_words({"url": None, "state": "failed", "reason": "port 1 is taken"}) == "serves nobody: port 1 is taken"
+    )
 
 
 def test_a_load_that_only_warms_is_not_stuck() -> None:
