@@ -19,7 +19,7 @@ from tests.engine.guide import write_programs
 from tests.engine.kit import CHAT, ONE_THREAD, Launch
 from tests.engine.place import Place
 from tests.engine.seen import Deaths
-from tests.support import wait_until
+from tests.support import free_port, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,10 @@ def real(real_kit: Kit) -> Iterator[Place]:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     place = Place(real_kit)
-    place.configure({"chat": (Launch("chat", CHAT, arguments=ONE_THREAD, context=1024),)})
+    place.configure(
+        {"chat": (Launch("chat", CHAT, arguments=ONE_THREAD, context=1024),)},
+        gateway={"listen": f"127.0.0.1:{free_port()}"},
+    )
     written = [path for page in ("openai-python.md", "shell.md") for path in write_programs(page, place.home)]
     assert [path.name for path in written] == ["chat.py", "ask.sh"]
     try:
