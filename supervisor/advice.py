@@ -30,6 +30,7 @@ NEXT: Final[Mapping[str, str]] = {
     "unwritten": "make room on the slot's disk; the record is then written by itself",
     "stalled": "wait, or look at `queenright logs {name}`; it is rebuilt by itself if it stays so",
     "stuck load": "look at the disk and at `queenright logs {name}`; the group's start_limit_s ends the load",
+    "memory": "`queenright status --json` has it line by line (memory.compared, memory.asked); configure what it really takes",
     "gateway": "see [gateway] in queenright.toml, then `queenright apply`; direct members are served all the same",
     "gone quiet": "if that program is not wanted any more, end it: it keeps the engine up",
 }
@@ -82,6 +83,8 @@ def _of_group(group: Mapping[str, Any], now: float) -> Iterator[Trouble]:
         if health and health["verdict"] in ("stalled", "hung", "wedged"):
             yield Trouble("stalled", name, f"{health['verdict']}: {health['evidence']}")
     for server in group["servers"]:
+        for warning in (server.get("memory") or {}).get("warnings", ()):
+            yield Trouble("memory", name, f"{server['role']}: {warning}")
         loading = server.get("loading")
         if loading and loading["bytes"] < READ * loading["of"] and now - loading["moved"] >= STUCK_LOAD:
             text = f"the load of {server['model']} has not moved for {span(now - loading['moved'])}"

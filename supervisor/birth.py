@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
 
     from supervisor.contract import GroupSpec
+    from supervisor.planning import Ledger
     from supervisor.procs import Procs
     from supervisor.slot import Slot
 
@@ -33,18 +34,22 @@ class Draft(NamedTuple):
     command: Command
     log_start: int
     mark: str
+    windows: Mapping[str, tuple[int, int]]
 
 
-async def prepare(spec: GroupSpec, kind: Kind, slot: Slot, last_ports: Mapping[str, int], warden_pid: int) -> Draft:
-    """Choose ports and write the files. Raises QueenrightError or OSError; no file is left then."""
+async def prepare(
+    spec: GroupSpec, kind: Kind, slot: Slot, last_ports: Mapping[str, int], warden_pid: int, ledger: Ledger
+) -> Draft:
+    """Plan it, choose ports and write the files. Raises QueenrightError or OSError; no file is left then."""
     birth = new_birth(spec, kind, slot, last_ports, warden_pid)
-    command = kind.command(spec, birth)
+    planned = await ledger.plan(spec, kind, slot.generation_lock(spec.name, birth.generation))
+    command = kind.command(planned, birth)
     with _files_of(command):
         for path, text in command.files.items():
             await trio.to_thread.run_sync(records.write_text_private, path, text)
         log_start = logfiles.size(slot.group_log(spec.name))
         logfiles.make_room(slot.logs, spec.name)
-    return Draft(birth, command, log_start, mark_of(spec))
+    return Draft(birth, command, log_start, mark_of(spec), ledger.windows)
 
 
 async def start(draft: Draft, spec: GroupSpec, slot: Slot, procs: Procs) -> Life:
@@ -59,7 +64,7 @@ async def start(draft: Draft, spec: GroupSpec, slot: Slot, procs: Procs) -> Life
             env={**environment.clean(os.environ), **environment.STEADY, **command.environment},
             lock=slot.generation_lock(spec.name, birth.generation),
             log=slot.group_log(spec.name),
-            note=notes.LifeNote(birth.ports, draft.log_start, draft.mark).plain(),
+            note=notes.LifeNote(birth.ports, draft.log_start, draft.mark, windows=draft.windows).plain(),
             cwd=command.workdir,
         )
     life = Life(slot, spec.name, birth, spawned.pid, draft.log_start, draft.mark)

@@ -191,6 +191,13 @@ free a second later is somebody else's, or needs no longer wait to be told."""
 MEMORY_LOOK: Final = 0.1
 """Between two looks whether it is. A look at a device takes about as long."""
 
+READBACK_LOOK: Final = 60.0
+"""Between two looks at what a group's processes hold: a cache fills with use, over minutes. A look reads the page tables of
+each server, 10 ms for 100 GB in small pages."""
+
+READBACK_LIMIT: Final = 5.0
+"""For a server to say what it serves. It is a page of its own; one that is busy says it at the next look."""
+
 # --- watching -------------------------------------------------------------------------------------------------------
 
 MEMBER_POLL: Final = 0.25

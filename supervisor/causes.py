@@ -27,6 +27,7 @@ class Word(StrEnum):
     OOM_KILL = "oom kill"
     DEVICE_MEMORY = "out of device memory"
     HOST_MEMORY = "out of memory"
+    DOES_NOT_FIT = "does not fit"
     PORT_CONFLICT = "port conflict"
     BAD_FLAG = "bad flag"
     MODEL_MISSING = "missing model"
@@ -131,6 +132,9 @@ RULES: Final = (
          "-listen 127.0.0.1:9999: cannot listen: [Errno 98] Address already in use", "9999"),
     Rule(_W.PORT_CONFLICT, r"\[Errno 98\].*\('[^']*', (\d+)\)\S* .*address already in use",
          "ERROR: [Errno 98] error while attempting to bind on address ('127.0.0.1', 8000): address already in use", "8000"),
+    Rule(_W.DOES_NOT_FIT, r"^(\S+/\S+) does not fit: (.+)$",
+         "chat/chat does not fit: 4,096 tokens for 1 need 21.50 GiB of NVIDIA A10, and 9.00 GiB can be had",
+         "chat/chat, 4,096 tokens for 1 need 21.50 GiB of NVIDIA A10, and 9.00 GiB can be had"),
     Rule(_W.DEVICE_MEMORY, r"allocating ([0-9.]+ MiB) on device (\d+): \w+ failed: out of memory",
          "E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9728.00 MiB on device 0: cudaMalloc failed: out of memory",
          "9728.00 MiB, 0"),

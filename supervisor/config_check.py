@@ -200,6 +200,11 @@ def _across(tree: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
                 yield (*key, "least_context"), f"expected at most `context`, which is {context}, found {show(least)}"
             if type(pool := launch.get("pool")) is type(context) is int and 0 < pool < context:
                 yield (*key, "pool"), f"expected 0 or at least `context`, which is {context}, found {show(pool)}"
+            if launch.get("pool") and "auto" in (context, launch.get("sequences")):
+                yield (
+                    (*key, "pool"),
+                    'expected 0 where `context` or `sequences` is "auto": a pool is shared by what is known',
+                )
             if group.get("kind", DEFAULT_KIND) == DEFAULT_KIND:
                 yield from _owned(launch.get("arguments"), (*key, "arguments"))
 

@@ -133,6 +133,22 @@ def _integer(low: int, high: int, unit: str) -> Rule:
     return _test(f"a whole number from {low} to {high} ({unit})", fits)
 
 
+def _auto(low: int, high: int, unit: str) -> Rule:
+    """As `_integer`, or "auto": what is decided when it is started, which is 0 from here on."""
+    number = _integer(low, high, unit)
+    expected = f'{number.expected}, or "auto"'
+
+    def take(value: Any) -> int:
+        if value == "auto":
+            return 0
+        try:
+            return int(number.take(value))
+        except Unfit:
+            raise Unfit(expected, value) from None
+
+    return Rule(expected, take)
+
+
 def _seconds(bound: str, in_bound: Callable[[float], bool]) -> Rule:
     """Above 0, as `bound` says. A NaN is above nothing."""
     expected = f"a number above 0 and {bound} (seconds)"
@@ -289,8 +305,8 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
         LaunchConfig: {
             "role": NAME,
             "model": Rule(a_model, model),
-            "context": _integer(1, CONTEXT_MOST, "tokens per sequence"),
-            "sequences": _integer(1, SEQUENCES_MOST, "sequences at once"),
+            "context": _auto(1, CONTEXT_MOST, "tokens per sequence"),
+            "sequences": _auto(1, SEQUENCES_MOST, "sequences at once"),
             "idle_ttl_s": _integer(0, IDLE_TTL_MOST, "seconds; 0 = never"),
             "arguments": Rule("an array of strings", arguments),
             "aliases": Rule("an array of names", names(_ALIAS)),

@@ -34,8 +34,9 @@ class LaunchConfig:
     model: str
     """The name of a catalog model, or an absolute path."""
     context: int = 4096
-    """Tokens per sequence."""
+    """Tokens per sequence; 0 ("auto" in the file): as many as fit when it is started."""
     sequences: int = 1
+    """Requests at once; 0 ("auto"): as many as fit."""
     idle_ttl_s: int = 0
     """Seconds without a request after which the weights are unloaded; 0 = never."""
     arguments: tuple[str, ...] = ()

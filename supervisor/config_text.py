@@ -99,10 +99,11 @@ role = "chat"
 # A catalog model (`queenright model pull NAME` brings it), or the path of a GGUF file.
 model = "smollm2-135m"
 
-# Tokens per sequence. With two sequences, the server keeps room for twice as many.
+# Tokens per sequence. With two sequences, the server keeps room for twice as many. "auto": as many as fit when it is
+# started (`queenright plan` says how many that is).
 # context = 4096
 
-# Requests served at once; more wait. 1 to 64.
+# Requests served at once; more wait. 1 to 64, or "auto": as many as fit, up to 4.
 # sequences = 1
 
 # Tokens that all sequences share, each with `context` of them at most; a request waits until its prompt and its whole

@@ -58,7 +58,8 @@ class GatewayIds(StrEnum):
 class LaunchSpec:
     """One server of a group, resolved: every path absolute, nothing left to guess.
 
-    `context` is in tokens per sequence. `arguments` are passed on verbatim, after ours.
+    `context` is in tokens per sequence. It, and `sequences`, are 0 where they are decided when the group is started, by
+    what fits then (`kinds.Planning`). `arguments` are passed on verbatim, after ours.
     """
 
     role: str

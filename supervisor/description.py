@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from supervisor.inquest import Past
     from supervisor.life import Life
     from supervisor.nursing import Nurse
+    from supervisor.planning import Ledger
     from supervisor.probing import Prober
 
 
@@ -28,6 +29,7 @@ class View(Protocol):
     past: Past
     log_tail: list[str]
     nurse: Nurse | None
+    ledger: Ledger
 
     @property
     def unwritten(self) -> str: ...
@@ -55,7 +57,7 @@ def describe(group: View) -> dict[str, Any]:
         "generation": life.birth.generation if life else None,
         "url": life.birth.url if life else None,
         "proxy": proxy,
-        "servers": _servers(group.spec, nurse, prober),
+        "servers": _servers(group.spec, nurse, prober, group.ledger),
         "restarts": past.history.restarts,
         "reloads": past.losses.restarts,
         "cause": records.unstructure(past.cause) if past.cause else None,
@@ -73,7 +75,7 @@ def _reason(group: View, life: Life | None) -> str:
     return "; ".join(filter(None, (group.reason, stalls)))
 
 
-def _servers(spec: GroupSpec, nurse: Nurse | None, prober: Prober | None) -> list[dict[str, Any]]:
+def _servers(spec: GroupSpec, nurse: Nurse | None, prober: Prober | None, ledger: Ledger) -> list[dict[str, Any]]:
     life = nurse.life if nurse else None
     family = life.family() if life else []
     servers = []
@@ -90,6 +92,7 @@ def _servers(spec: GroupSpec, nurse: Nurse | None, prober: Prober | None) -> lis
                 "port": port,
                 "state": (state or ServerState.DOWN).value,
                 "rss_bytes": identity.resident_bytes(pid) if pid else None,
+                "memory": ledger.memory(launch.role),
                 "loading": nurse and nurse.loads.describe(launch.role),
                 "health": prober and prober.describe(launch.role),
             }

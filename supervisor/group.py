@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from supervisor import adoption, birth, endings, grace, inquest, lifecycle, logfiles, notes
+from supervisor import accounting, adoption, birth, endings, grace, inquest, lifecycle, logfiles, notes
 from supervisor.causes import Evidence
-from supervisor.contract import GroupSpec, State
+from supervisor.contract import GroupSpec, LaunchSpec, State
 from supervisor.description import describe
 from supervisor.draining import Drain
 from supervisor.errand import THEN, After, Errand, Shape
-from supervisor.errors import QueenrightError
+from supervisor.errors import DoesNotFitError, QueenrightError
 from supervisor.happening import Happening
 from supervisor.inquest import Finding, Past
 from supervisor.lifecycle import Action, Event
 from supervisor.nursing import Nurse
+from supervisor.planning import Ledger
 from supervisor.publishing import Publisher
 from supervisor.work import Work
 
@@ -68,10 +69,12 @@ class Group:
         """What the last stop took: SIGKILL, and so many processes that had not ended with their leader."""
         self.retired = trio.Event()
         """Set once it has stopped for good."""
+        self.ledger = Ledger(slot.path, spec.name)
         self._blame = ""
         self._evidence = Evidence(endings.STILLBORN)
         self._last_ports: dict[str, int] = {}
         self._in_birth = False
+        self._accounted = ""
         self._errand = Errand()
         self._drain = Drain()
         self._work = Work()
@@ -121,6 +124,8 @@ class Group:
             self._hands[action](self)
         if self.state is not was:
             self.since = time.time()
+        if self.state in lifecycle.AT_REST and self.life is None and not self._in_birth:
+            self.ledger.release()
         if happening.event is not Event.STOP:
             self._publisher.publish()
         if self._errand.is_due(self.state, lives=self.life is not None):
@@ -139,6 +144,12 @@ class Group:
                 self.reason, self.log_tail, self._blame = "", [], ""
                 if self.life is not None:
                     self.life.prove_started()
+                    if self._accounted != happening.generation:  # once for each: READY comes again after a reload
+                        self._accounted = happening.generation
+                        self._work.attempt(accounting.keep, self.ledger, self.spec, self.kind, self.life, self.changed)
+                    self._work.start(
+                        self.ledger.settle, self.slot.generation_lock(self.spec.name, happening.generation)
+                    )
                 self._write_note()
             case Event.NOT_READY | Event.UNHEALTHY:
                 self._blame = happening.reason
@@ -206,6 +217,10 @@ class Group:
     def in_flight(self) -> int | None:
         """Requests that it owes an answer; None where that is not known. One that is not up owes none."""
         return self.nurse.prober.in_flight if self.nurse and self.state in lifecycle.UP else 0
+
+    def as_run(self, launch: LaunchSpec) -> LaunchSpec:
+        """A launch of its spec, with what was decided for it when it was planned."""
+        return self.ledger.as_run(launch)
 
     @property
     def is_settled(self) -> bool:
@@ -275,6 +290,7 @@ class Group:
         self._tell_end(endings.facts(self.spec.name, evidence, finding))
 
     def _stop(self) -> None:
+        self.ledger.leaves()
         if self.life is not None:
             if not self.life.exited.is_set():  # else it is being swept, and its end is on its way
                 self._work.start(self._end, self.life)
@@ -290,6 +306,7 @@ class Group:
             self.procs.forget(self.life.birth.generation)
             birth.remove_files(self.kind.command(self.spec, self.life.birth))
             self.nurse = None
+        self.ledger.forget()
 
     def _consult(self) -> None:
         words = logfiles.last_words(self.log_tail)
@@ -298,6 +315,8 @@ class Group:
         if finding.is_conflict:
             self._last_ports = {}  # whoever has one of them may be there again
             birth.forget_port(self.slot, self.spec.name)
+        if finding.is_for_want_of_memory:  # what it was planned with is not what it takes
+            self.ledger.release()
         self.reason, self._blame = finding.verdict.reason, ""
         self._write_note()
         self._work.attempt(self._answer, finding.verdict)
@@ -330,11 +349,15 @@ class Group:
     async def _give_birth(self) -> None:
         """What fails here counts as a death."""
         try:
-            draft = await birth.prepare(self.spec, self.kind, self.slot, self._last_ports, self.procs.hello.pid)
+            draft = await birth.prepare(
+                self.spec, self.kind, self.slot, self._last_ports, self.procs.hello.pid, self.ledger
+            )
             self._last_ports = dict(draft.birth.ports)
             self._write_note()
             life = await birth.start(draft, self.spec, self.slot, self.procs)
         except (QueenrightError, OSError) as error:
+            if isinstance(error, DoesNotFitError):
+                self.past = self.past.refused(error.what)
             self._blame = str(error).partition("\n")[0]
             self.post(Event.GONE)
             return
@@ -369,6 +392,7 @@ class Group:
 
     def _take_up(self, row: Row, wanted: bool) -> None:
         """Go on with what an earlier keeper started."""
+        self.ledger.take_up(notes.of_life(row.note).windows)
         life = adoption.take_up(row, self.spec, self.slot, self.procs.hello.pid)
         changed = wanted and life.mark != birth.mark_of(self.spec)
         self.state, self.reason = adoption.found(row, life, ever_ready=self.past.history.ever_ready, changed=changed)
@@ -389,7 +413,7 @@ class Group:
         failed = self.reason if self.state is State.FAILED else ""
         self.procs.note_slot(notes.key(self.spec.name), notes.GroupNote(self.past, self._last_ports, failed).plain())
         if self.life is not None:
-            note = notes.on_life(self.life, ready=self.state in lifecycle.UP)
+            note = notes.on_life(self.life, ready=self.state in lifecycle.UP, windows=self.ledger.windows)
             self.procs.note_generation(self.life.birth.generation, note.plain())
 
     def describe(self) -> dict[str, Any]:

@@ -42,6 +42,11 @@ class Past:
         """A new generation begins: the verdict on the one before is not its own."""
         return evolve(self, breaker=None)
 
+    def refused(self, why: str) -> Past:
+        """There is no room for it. One that never served is given up at once, for nothing will be other at the next try;
+        one that did is tried again, since somebody else may have its memory for a while only."""
+        return self if self.history.ever_ready else evolve(self, breaker=restart.Verdict(False, 0.0, why))
+
     def loaded_again(self, now: float) -> Past:
         """A server was, after it was lost."""
         return evolve(self, losses=self.losses.started_again(now))
@@ -63,6 +68,11 @@ class Finding(NamedTuple):
     def is_conflict(self) -> bool:
         """Whether another program had one of its ports."""
         return self.cause.word is Word.PORT_CONFLICT
+
+    @property
+    def is_for_want_of_memory(self) -> bool:
+        """Whether what it took was not there."""
+        return self.cause.word in (Word.OOM_KILL, Word.DEVICE_MEMORY, Word.HOST_MEMORY)
 
 
 def on_group(past: Past, evidence: Evidence, words: str, *, now: float, chance: float) -> Finding:

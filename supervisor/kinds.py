@@ -12,15 +12,16 @@ from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
+from supervisor.contract import GroupSpec
 from supervisor.errors import ConfigError
 
 if TYPE_CHECKING:
     from supervisor.config_shape import EngineConfig, GroupConfig
-    from supervisor.contract import GroupSpec
+    from supervisor.devices.held import Held
     from supervisor.devices.shape import Survey
 
 ENTRY_POINTS = "queenright.workers"
@@ -166,6 +167,39 @@ class Foreseeing(Protocol):
     def foresee(self, groups: Sequence[GroupConfig], survey: Survey) -> Sequence[Forecast]:
         """The launches of these groups in order, each in what the ones before it leave. Starts nothing. Raises
         ConfigError or ModelError."""
+
+
+@frozen
+class Planned:
+    """How a kind runs a group in the memory there is. `spec` has nothing left open; `grants` are the bytes that it takes
+    of each device (by UUID) and of the host (`devices.promises.HOST`); `memory` is, by role, what is shown of it, as
+    plain data."""
+
+    spec: GroupSpec
+    grants: Mapping[str, int]
+    memory: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+
+
+@runtime_checkable
+class Planning(Protocol):
+    """A kind that decides, before it starts a group, how it runs in the memory there is."""
+
+    def plan(self, spec: GroupSpec, survey: Survey) -> Planned:
+        """Decide. Blocks for a second at most, in a thread. The same spec and survey give the same plan. Raises
+        DoesNotFitError with the numbers, ConfigError or EngineBinaryError for what cannot be said to its program, or
+        ModelError."""
+
+
+@runtime_checkable
+class ReadingBack(Protocol):
+    """A kind that can say whether a plan came true."""
+
+    async def read_back(
+        self, spec: GroupSpec, memory: Mapping[str, Mapping[str, Any]], birth: Birth, held: Mapping[str, Held], log: str
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """By role, for those of `held` (what its process holds now): `held`, `compared`, `asked` and `warnings` as
+        docs/reference/status.md has them. `spec` is what was started, `memory` is `Planned.memory`, empty where nobody
+        knows it; `log` is what the generation said while it started. May raise anything; bounded by the caller."""
 
 
 @cache

@@ -131,8 +131,8 @@ def _lacks(wanted: EngineSpec, served: EngineSpec) -> str:
     found = [f"{role} ({path})" for role, path in sorted(wanted.pairs - served.pairs)]
     launches = by_pair(served)
     for pair, (_, launch) in sorted(by_pair(wanted).items()):
-        if pair in launches and launches[pair][1].context < least_context(launch):
-            has = launches[pair][1].context
+        if pair in launches and assured(launches[pair][1]) < least_context(launch):
+            has = assured(launches[pair][1])
             found.append(f"{pair[0]} with {least_context(launch)} tokens of context, but with {has}")
     return ", ".join(found)
 
@@ -147,7 +147,13 @@ def _misfits(wanted: EngineSpec, served: EngineSpec) -> str:
 def least_context(launch: LaunchSpec) -> int:
     """Tokens per sequence below which a launch is of no use to who wants it. Never more than it asks for itself: an
     engine made as it says must do."""
-    return min(launch.least_context, launch.context)
+    return min(launch.least_context, launch.context) if launch.context else launch.least_context
+
+
+def assured(launch: LaunchSpec) -> int:
+    """Tokens per sequence that a launch has for sure: where they are decided when it is started, no fewer than it was
+    asked for."""
+    return launch.context or launch.least_context
 
 
 def by_pair(spec: EngineSpec) -> dict[Pair, tuple[GroupSpec, LaunchSpec]]:
@@ -161,8 +167,8 @@ def extended(served: EngineSpec, wanted: EngineSpec) -> EngineSpec:
     groups = {group.name: group for group in served.groups}
     theirs, ours = by_pair(served), by_pair(wanted)
     for pair, (group, launch) in theirs.items():
-        if pair in ours and launch.context < least_context(ours[pair][1]):
-            grown = evolve(launch, context=ours[pair][1].context)
+        if pair in ours and assured(launch) < least_context(ours[pair][1]):
+            grown = evolve(launch, context=ours[pair][1].context, least_context=ours[pair][1].least_context)
             there = groups[group.name].launches
             groups[group.name] = evolve(group, launches=tuple(grown if one == launch else one for one in there))
     for group in wanted.groups:

@@ -54,13 +54,15 @@ def of_group(note: Mapping[str, Any] | None) -> GroupNote:
 
 
 class LifeNote(NamedTuple):
-    """What it takes to take a generation up. `mark`: what it was started as (`birth.mark_of`)."""
+    """What it takes to take a generation up. `mark`: what it was started as (`birth.mark_of`); `windows`: what was decided for
+    it (`planning.Ledger.windows`)."""
 
     ports: Mapping[str, int]
     log_start: int
     mark: str
     ready: bool = False
     oom: Count | None = None
+    windows: Mapping[str, tuple[int, int]] = {}
 
     def plain(self) -> dict[str, Any]:
         """As it is left."""
@@ -70,19 +72,23 @@ class LifeNote(NamedTuple):
             "ready": self.ready,
             "spec": self.mark,
             "oom": list(self.oom) if self.oom else None,
+            "windows": {role: list(pair) for role, pair in self.windows.items()},
         }
 
 
-def on_life(life: Life, *, ready: bool) -> LifeNote:
+def on_life(life: Life, *, ready: bool, windows: Mapping[str, tuple[int, int]]) -> LifeNote:
     """To leave of a generation that lives."""
-    return LifeNote(life.birth.ports, life.log_start, life.mark, ready, life.oom)
+    return LifeNote(life.birth.ports, life.log_start, life.mark, ready, life.oom, windows)
 
 
 def of_life(note: Mapping[str, Any] | None) -> LifeNote:
     """Read what was left of a generation with its start, or later."""
     note = note or {}
     oom = Count(*note["oom"]) if note.get("oom") else None
-    return LifeNote(dict(note["ports"]), int(note["log_start"]), str(note["spec"]), bool(note.get("ready")), oom)
+    windows = {str(role): (int(pair[0]), int(pair[1])) for role, pair in (note.get("windows") or {}).items()}
+    return LifeNote(
+        dict(note["ports"]), int(note["log_start"]), str(note["spec"]), bool(note.get("ready")), oom, windows
+    )
 
 
 def noted_history(noted: object, otherwise: restart.History) -> restart.History:

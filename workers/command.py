@@ -169,6 +169,8 @@ def _problems(group: GroupConfig) -> Iterator[str]:
     if len(group.launches) != 1:
         yield f"launches: expected exactly one, which is what the command serves, found {len(group.launches)}"
     for index, launch in enumerate(group.launches):
+        if not launch.context or not launch.sequences:
+            yield f"launches[{index}]: expected numbers for `context` and `sequences`: of a command nobody knows what fits"
         if launch.idle_ttl_s:
             yield f"launches[{index}].idle_ttl_s: expected 0: a command has nothing that could unload it"
 

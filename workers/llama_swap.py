@@ -14,22 +14,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from supervisor.contract import GroupSpec, LaunchSpec
 from supervisor.errors import ConfigError, EngineBinaryError, EngineStartError, ProxyLostError
 from supervisor.kinds import Activity, Answer, Birth, Command, Report, ServerState
-from workers.swap_configuration import KV_FLAGS, OPTIONAL_FLAGS, ROLE_FLAGS, configuration
+from workers.swap_configuration import KV_FLAGS, OPTIONAL_FLAGS, PLANNED_FLAGS, ROLE_FLAGS, configuration
 from workers.swap_watcher import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import httpx
 
     from supervisor.config_shape import EngineConfig, GroupConfig, LaunchConfig
+    from supervisor.devices.held import Held
     from supervisor.devices.shape import Survey
-    from supervisor.kinds import Forecast
+    from supervisor.kinds import Forecast, Planned
     from workers.engines import Binary
 
 HERE = Path(__file__).resolve().parent
@@ -109,6 +110,20 @@ class LlamaSwap:
         from workers.planner.foreseeing import foresee
 
         return foresee(groups, survey)
+
+    def plan(self, spec: GroupSpec, survey: Survey) -> Planned:
+        """See supervisor.kinds.Planning."""
+        from workers.planner.launching import plan_group
+
+        return plan_group(spec, survey)
+
+    async def read_back(
+        self, spec: GroupSpec, memory: Mapping[str, Mapping[str, Any]], birth: Birth, held: Mapping[str, Held], log: str
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """See supervisor.kinds.ReadingBack."""
+        from workers.planner.found import read_back
+
+        return await read_back(spec, memory, birth, held, log)
 
     def port_names(self, spec: GroupSpec) -> tuple[str, ...]:
         """One for the proxy, one for each server: llama-swap does not check that a port is free, so we choose."""
@@ -255,10 +270,16 @@ def _known_flags(server: Binary, build: str) -> str:
     from workers import pins
 
     def ask() -> str:
-        words = _output([*server.argv, "--help"]).replace(",", " ").split()
-        return " ".join(flag for flag in asked_for if flag in words)
+        from workers.planner.flags import SWITCH, help_of
 
-    asked_for = (*OPTIONAL_FLAGS, *KV_FLAGS)
+        text = _output([*server.argv, "--help"])
+        words = text.replace(",", " ").split()
+        known = [flag for flag in asked_for if flag in words]
+        if "--flash-attn" in known and not help_of(text).flash_takes_value:
+            known.append(SWITCH)
+        return " ".join(known)
+
+    asked_for = (*OPTIONAL_FLAGS, *KV_FLAGS, *PLANNED_FLAGS)
     return pins.asked_once(f"{shlex.join(server.argv)} ({build}): {' '.join(asked_for)}", server, ask)
 
 

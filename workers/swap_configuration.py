@@ -33,6 +33,12 @@ KV_FLAGS = ("--kv-unified", "--no-kv-unified")
 """Whether the sequences share one KV pool. Said either way, where the build knows it: left open, builds have chosen now
 this and now that, by whether `--parallel` is given."""
 
+PLANNED_FLAGS = (
+    "--flash-attn", "--cache-type-k", "--cache-type-v", "--ubatch-size", "--batch-size", "--swa-full", "--no-kv-offload",
+    "--ctx-checkpoints", "--n-gpu-layers", "--fit", "--cpu-moe", "--n-cpu-moe", "--tensor-split",
+)  # fmt: skip
+"""What a plan may say beside these (workers/planner/flags.py)."""
+
 ROLE_FLAGS = {"embed": ("--embeddings",), "rerank": ("--reranking",)}
 
 
@@ -74,13 +80,19 @@ def server_command(spec: GroupSpec, launch: LaunchSpec, birth: Birth, keys: Path
     """llama-server behind the launcher, so that it dies with its proxy. `--ctx-size` is divided by `--parallel`, unless
     it is a pool."""
     known = spec.options["flags"].split()
-    optional = [word for flag, words in OPTIONAL_FLAGS.items() if flag in known for word in words]
+    optional = [
+        word
+        for flag, words in OPTIONAL_FLAGS.items()
+        if flag in known and flag not in launch.arguments
+        for word in words
+    ]
     launcher = [sys.executable, "-I", "-S", str(LAUNCHER), "--warden", str(birth.warden_pid), "--"]
     program = shlex.split(spec.options["llama_server"])
     server = [*program, "--host", "127.0.0.1", "--port", str(birth.ports[launch.role])]
     model = ["--model", launch.path, "--alias", launch.model, "--api-key-file", str(keys)]
     size = ["--ctx-size", str(launch.pool or launch.context * launch.sequences), "--parallel", str(launch.sequences)]
-    size += [flag for flag in KV_FLAGS if flag in known and (flag == KV_FLAGS[0]) == bool(launch.pool)]
+    if not set(KV_FLAGS) & set(launch.arguments):  # a plan says it itself
+        size += [flag for flag in KV_FLAGS if flag in known and (flag == KV_FLAGS[0]) == bool(launch.pool)]
     return [*launcher, *server, *model, *size, *optional, *ROLE_FLAGS.get(launch.role, ()), *launch.arguments]
 
 

@@ -26,7 +26,8 @@ class Run:
         add_place(parser)
         parser.epilog = (
             "example:\n  queenright run --config ~/engines/queenright.toml\n\n"
-            "The first Ctrl-C stops it in order, a second one at once. Exit status 3 when the slot has an engine already."
+            "The first Ctrl-C stops it in order, a second one at once. Exit status 3 when the slot has an engine already,\n"
+            "6 when it does not fit into this machine's memory (`queenright plan` shows why)."
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -47,9 +48,10 @@ COMMAND: Final = Run()
 def become_warden(slot: Slot, spec: EngineSpec) -> NoReturn:
     """Take the empty slot and exec the warden, which lets go of build.lock once its control socket accepts.
 
-    Raises OwnedElsewhereError when the slot is not empty, HeldError when somebody holds it, and as `acquire.take_empty`.
+    Raises OwnedElsewhereError when the slot is not empty, HeldError when somebody holds it, DoesNotFitError where there is
+    no room for it, and as `acquire.take_empty`.
     """
-    from supervisor import acquire, service, wardens
+    from supervisor import acquire, kinds, planning, service, wardens
     from supervisor.environment import clean
 
     given = service.given(os.environ, os.getpid())
@@ -58,6 +60,11 @@ def become_warden(slot: Slot, spec: EngineSpec) -> NoReturn:
         print(f"queenright: {text}", file=sys.stderr, flush=True)
 
     hold = acquire.take_empty(slot, spec, program="queenright run", say=say)
+    try:
+        planning.refuse_what_does_not_fit(spec, kinds.find)
+    except BaseException:
+        hold.release()
+        raise
     acquire.write_contract(slot, spec)
     names = ", ".join(f"{group.name} ({', '.join(launch.role for launch in group.launches)})" for group in spec.groups)
     say(f"keeping {names} in {slot.path}; Ctrl-C stops it")

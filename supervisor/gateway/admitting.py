@@ -29,6 +29,10 @@ COUNTED_MOST_BYTES: Final = 16 * 1024 * 1024
 """Of a prompt that is to be counted. What is larger has no room in any window that there is."""
 
 
+UNDECIDED: Final = 1 << 40
+"""Tokens: the window of a launch that is not planned yet. Its server says what does not fit."""
+
+
 class NotAdmittedError(Exception):
     """The answer instead: status, headers and body."""
 
@@ -122,7 +126,7 @@ class Admission:
 
     def _server(self, wish: Wish) -> _Server:
         """The server's gate, brought up to what its group is now."""
-        room, limit = Room(wish.launch.sequences, wish.launch.pool), self._limit(wish.group)
+        room, limit = Room(wish.launch.sequences or 1, wish.launch.pool), self._limit(wish.group)
         server = self._servers.setdefault((wish.group, wish.launch.role), _Server(Gate(room, limit)))
         now = time.monotonic()
         if (server.gate.room, server.gate.limit) != (room, limit):
@@ -140,7 +144,7 @@ class Admission:
 
     async def _reserve(self, wish: Wish, room: Room) -> clamping.Reservation:
         """What to admit it with. Raises NotAdmittedError for a prompt that does not fit."""
-        window, counted = wish.launch.context, None
+        window, counted = wish.launch.context or UNDECIDED, None
         said: Mapping[str, Any] = {}
         if clamping.wants_count(wish.demand, window, room):
             said = json.loads(wish.body)

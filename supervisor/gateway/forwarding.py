@@ -14,7 +14,7 @@ import httpx
 import trio
 
 from supervisor import budgets, logfiles
-from supervisor.gateway import asking, naming, saying, usage
+from supervisor.gateway import asking, models, naming, saying, usage
 from supervisor.gateway.admitting import Admission, Counter, NotAdmittedError, Wish
 from supervisor.gateway.gathering import Forwarded, GatheringHolding
 from supervisor.gateway.replying import JSON, Comments, Reply
@@ -152,7 +152,9 @@ class Forwarding:
         comments = Comments(reply, self.whereabouts, call, gateway.comment_after_s)
         if asked.is_stream:
             nursery.start_soon(comments.run)
-        wish = Wish(group, asked.model.launch, asked.path, body, asked.demand, asked.client, until)
+        wish = Wish(
+            group, models.as_run(asked.model, self._keeper.tree), asked.path, body, asked.demand, asked.client, until
+        )
         try:
             async with self.admission.admitted(wish, comments.wait_for) as admitted:
                 call.body, reply.headers = admitted.body, admitted.headers

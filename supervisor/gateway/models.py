@@ -9,7 +9,7 @@ from supervisor.gateway import naming
 from supervisor.lifecycle import UP
 
 if TYPE_CHECKING:
-    from supervisor.contract import EngineSpec
+    from supervisor.contract import EngineSpec, LaunchSpec
     from supervisor.gateway.naming import Served
     from supervisor.tree import Tree
 
@@ -34,16 +34,17 @@ def _row(one: Served, name: str, tree: Tree | None) -> dict[str, Any]:
     one conversation may have, prompt and answer together; `max_model_len` says the same to those who read vLLM's."""
     group = tree.groups.get(one.group) if tree else None
     state = group.state if group else State.DOWN
+    launch = as_run(one, tree)
     return {
         "id": name,
         "object": "model",
         "created": 0,
         "owned_by": "queenright",
-        "max_model_len": one.launch.context,
+        "max_model_len": launch.context or None,
         "status": {"value": "loaded" if state in UP else "unloaded"},
         "meta": {
-            "n_ctx": one.launch.context,
-            "sequences": one.launch.sequences,
+            "n_ctx": launch.context or None,
+            "sequences": launch.sequences or None,
             "role": one.launch.role,
             "model": one.launch.model,
             "group": one.group,
@@ -51,6 +52,12 @@ def _row(one: Served, name: str, tree: Tree | None) -> dict[str, Any]:
             "alias_of": one.id if name != one.id else None,
         },
     }
+
+
+def as_run(one: Served, tree: Tree | None) -> LaunchSpec:
+    """Its launch; what the contract leaves open as it was decided, 0 until then."""
+    group = tree.groups.get(one.group) if tree and not (one.launch.context and one.launch.sequences) else None
+    return group.as_run(one.launch) if group is not None else one.launch
 
 
 def health(spec: EngineSpec | None, tree: Tree | None, stopping: str) -> dict[str, Any]:

@@ -110,6 +110,7 @@ class Place:
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
             "QUEENRIGHT_CACHE": str(self.kit.cache),
+            "QUEENRIGHT_RESERVATIONS": str(self.home / "reservations"),
             MARKER: self.marker.value,
         }
 

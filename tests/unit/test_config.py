@@ -202,7 +202,7 @@ def test_a_wrong_shape_is_refused(text: str, line: str) -> None:
         (
             "context",
             '"4096"',
-            'expected a whole number from 1 to 10000000 (tokens per sequence), found the string "4096"',
+            'expected a whole number from 1 to 10000000 (tokens per sequence), or "auto", found the string "4096"',
         ),
         ("context", "true", "found the boolean true"),
         ("context", "4096.0", "found the float 4096.0"),
@@ -576,3 +576,11 @@ def test_any_toml_at_all_loads_or_is_refused(tree: dict[str, Any]) -> None:
 )
 def test_a_valid_text_cut_and_pasted_loads_or_is_refused(place: int, length: int, put: str) -> None:
     loads_or_refuses(WHOLE[:place] + put + WHOLE[place + length :])
+
+
+@pytest.mark.parametrize("key", ["context", "sequences"])
+def test_auto_is_decided_later(key: str) -> None:
+    (launch,) = parse(f'{LAUNCH}{key} = "auto"\n', HERE).groups["chat"].launches
+    assert getattr(launch, key) == 0
+    with pytest.raises(ConfigError, match=r"pool: expected 0 where `context` or `sequences` is .auto."):
+        parse(f'{LAUNCH}{key} = "auto"\npool = 8192\n', HERE)

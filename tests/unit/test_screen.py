@@ -55,6 +55,7 @@ TROUBLE: dict[str, dict[str, Any]] = {
     "stalled": {"groups": [group(server(health=HUNG))]},
     "stuck load": {"groups": [group(server(state="loading", loading=STILL))]},
     "gateway": {"gateway": {"url": None, "state": "failed", "reason": "port 8080 is taken"}},
+    "memory": {"groups": [group(server(memory={"warnings": ["sequences: 4 asked for, 2 in effect"]}))]},
     "gone quiet": {"members": [QUIET]},
 }
 

@@ -197,6 +197,16 @@ def help_of(text: str) -> Help:
     return Help(flags, takes)
 
 
+SWITCH: Final = "--flash-attn:switch"
+"""Among known flags: this build's --flash-attn takes no value."""
+
+
+def known_of(flags: str) -> Help:
+    """From the words that a kind noted of a build."""
+    found = frozenset(flags.split())
+    return Help(found | {"--help"}, SWITCH not in found)  # an empty set would know everything
+
+
 def words(done: Settings, known: Help, *, cpu_moe: int = 0, layers: int = 0) -> tuple[str, ...]:
     """The settings as llama-server's arguments. What decides about memory and differs between builds is always said:
     how the cache is divided, the prompt cache. `cpu_moe` of `layers` layers keep their experts in system memory."""

@@ -18,21 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervisor.config_shape import GroupConfig, LaunchConfig
+    from supervisor.contract import LaunchSpec
     from supervisor.devices.shape import Survey
 
 
-def request_of(launch: LaunchConfig) -> Request:
-    """What a launch of the configuration asks of a planner. Raises ConfigError or ModelError."""
-    settings, _ = settings_of(launch.arguments, Settings(cache_ram_mib=launch.cache_ram_mib))
+def request_of(launch: LaunchConfig | LaunchSpec) -> Request:
+    """What a launch, of the configuration or resolved, asks of a planner. Raises ConfigError or ModelError."""
+    # A resolved one has it among its arguments.
+    settings, _ = settings_of(launch.arguments, Settings(cache_ram_mib=getattr(launch, "cache_ram_mib", 0)))
     if launch.role in ("embed", "rerank"):
         settings = evolve(settings, checkpoints=0)  # there is no conversation to go back in
-    context = launch.context
+    context: int | None = launch.context or None  # 0 is "auto", of both
     if launch.pool:  # what the sequences share is given as one number
         settings, context = evolve(settings, unified=True), -(-launch.pool // launch.sequences)
     projector = read_model(settings.projector).file_bytes if settings.projector else 0
     return Request(
         context=context,
-        sequences=launch.sequences,
+        sequences=launch.sequences or None,
         settings=settings,
         least_context=launch.least_context,
         projector_bytes=projector,

@@ -1,0 +1,271 @@
+"""Planning a group before it is started: what it will take is decided and promised to it while nobody else on the machine
+plans. The hands of `devices.promises`; what is decided is the kind's (`kinds.Planning`).
+
+A promise is kept for as long as the group is wanted, over the deaths of its generations: what starts again takes the plan
+it had, at once and without a look at the devices, for nobody else was promised its memory meanwhile. It is planned anew
+when it was stopped, when it is another one, when memory is what it died of, and by a new keeper.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import trio
+from attrs import evolve
+
+from supervisor import budgets, identity
+from supervisor.devices import promises
+from supervisor.devices.promises import HOST, Grant, Reservation, Step
+from supervisor.devices.shape import Figure, How
+from supervisor.errors import DoesNotFitError, EngineStartError, LockTimeoutError, SlotError
+from supervisor.kinds import Planned, Planning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from supervisor.contract import EngineSpec, GroupSpec, LaunchSpec
+    from supervisor.devices.reservations import Promise
+    from supervisor.devices.shape import Device, Survey
+    from supervisor.kinds import Kind
+
+_leaving: set[tuple[str, str]] = set()
+"""(slot, group) of this keeper's groups that are being stopped: their memory is on its way back."""
+
+
+NOTHING_FOUND: Final[Mapping[str, Any]] = {"held": None, "compared": [], "asked": [], "warnings": []}
+"""Of a server that nobody has looked at."""
+
+
+class _Held(NamedTuple):
+    """A plan, what it is a plan of, and the promise; None where there is no book to write it in."""
+
+    of: GroupSpec
+    planned: Planned
+    promise: Promise | None
+
+
+class Ledger:
+    """The plan and the promise of one group of this keeper."""
+
+    def __init__(self, slot: Path, group: str) -> None:
+        self._slot, self._group = slot, group
+        self._held: _Held | None = None
+        self._deciding: trio.CancelScope | None = None
+        self._found: dict[str, dict[str, Any]] = {}
+        self._noted: Mapping[str, tuple[int, int]] = {}
+        self.trouble = ""
+        """Why nothing is promised to it, though it runs; "" otherwise."""
+
+    @property
+    def planned(self) -> Planned | None:
+        """The plan that it runs by; None before there is one, and for a kind that makes none."""
+        return self._held.planned if self._held else None
+
+    def memory(self, role: str) -> dict[str, Any]:
+        """What is shown of a server: what was decided, the lines it rests on (None where its kind does not plan, or an
+        earlier keeper did), and what was found since."""
+        planned = self._held.planned.memory.get(role, {}) if self._held else {}
+        context, sequences = self.windows.get(role, (None, None))
+        return {
+            "context": context,
+            "sequences": sequences,
+            "binds": planned.get("binds"),
+            "ledger": planned.get("ledger"),
+            "notes": planned.get("notes", []),
+            **self._found.get(role, NOTHING_FOUND),
+        }
+
+    def note(self, found: Mapping[str, Mapping[str, Any]]) -> bool:
+        """What was found of the servers' memory, by role; whether it is news. A warning stays for as long as the
+        generation lives."""
+        was = dict(self._found)
+        for role, facts in found.items():
+            warned = self._found.get(role, NOTHING_FOUND)["warnings"]
+            fresh = [one for one in facts["warnings"] if one not in warned]
+            self._found[role] = {**facts, "warnings": [*warned, *fresh]}
+        return self._found != was
+
+    def forget(self) -> None:
+        """What was found was of a generation that is gone."""
+        self._found = {}
+
+    def as_run(self, launch: LaunchSpec) -> LaunchSpec:
+        """The launch with what was decided for it, where something was."""
+        context, sequences = self.windows.get(launch.role, (launch.context, launch.sequences))
+        return evolve(launch, context=context, sequences=sequences)
+
+    @property
+    def windows(self) -> Mapping[str, tuple[int, int]]:
+        """Tokens per sequence and sequences of each role, as decided; also for a generation that an earlier keeper
+        planned."""
+        if self._held is None:
+            return self._noted
+        return {one.role: (one.context, one.sequences) for one in self._held.planned.spec.launches}
+
+    def take_up(self, windows: Mapping[str, tuple[int, int]]) -> None:
+        """What an earlier keeper left of its plan."""
+        self._noted = dict(windows)
+
+    async def plan(self, spec: GroupSpec, kind: Kind, generation_lock: Path) -> GroupSpec:
+        """What to start for `spec`: itself, where its kind makes no plan.
+
+        Raises DoesNotFitError with the numbers, LockTimeoutError where somebody else goes on planning, EngineStartError
+        where the group is to stop before it is planned, and what `Planning.plan` raises. Nothing is promised then.
+        """
+        if not isinstance(kind, Planning):
+            return spec
+        if self._held is not None and self._held.of.runs_as(spec):
+            return self._held.planned.spec
+        self.release()
+        with trio.CancelScope() as self._deciding:
+            return await self._decide(spec, kind, generation_lock)
+        raise EngineStartError("stopped before it was planned", "start it again")
+
+    async def _decide(self, spec: GroupSpec, kind: Planning, generation_lock: Path) -> GroupSpec:
+        attempt = _Attempt(self._slot, self._group, generation_lock)
+        began = time.monotonic()
+        gone_at: float | None = None
+        while True:
+            try:
+                planned, promise = await trio.to_thread.run_sync(attempt.make, spec, kind, abandon_on_cancel=True)
+                break
+            except trio.Cancelled:
+                attempt.abandon()
+                raise
+            except DoesNotFitError:
+                # What is being stopped here holds memory that is about to be free: that is no ground to refuse.
+                lives = any(slot == str(self._slot) for slot, _ in _leaving)
+                now = time.monotonic()
+                gone_at = None if lives else now if gone_at is None else gone_at
+                step = promises.handoff(
+                    predecessor_lives=lives, waited=now - began, since_gone=now - gone_at if gone_at else 0.0,
+                    limit=budgets.HANDOFF_WAIT, settle=budgets.MEMORY_SETTLE, free=None, need=0,
+                )  # fmt: skip
+                if step.step is Step.PLAN:
+                    raise
+            await trio.sleep(budgets.MEMORY_LOOK)
+        self.trouble = attempt.trouble
+        self._held = _Held(spec, planned, promise)
+        return planned.spec
+
+    async def settle(self, generation_lock: Path) -> None:
+        """The group has loaded: from here on the devices' own figures say what it holds."""
+        held = self._held
+        if held is None or held.promise is None:
+            return
+        promise = held.promise
+
+        def write() -> Promise:
+            from supervisor.devices import reservations
+
+            with reservations.planning() as book:
+                return book.settle(promise, promise.reservation.grants, generation_lock)
+
+        try:
+            settled = await trio.to_thread.run_sync(write)
+        except SlotError as error:  # it stays a promise, which others count twice: on the safe side
+            self.trouble = error.what
+            return
+        if self._held is held:
+            self._held = held._replace(promise=settled)
+        else:  # it was stopped meanwhile
+            settled.release()
+
+    def leaves(self) -> None:
+        """The group is being stopped: a plan that is being made is given up."""
+        _leaving.add((str(self._slot), self._group))
+        if self._deciding is not None:
+            self._deciding.cancel()
+
+    def release(self) -> None:
+        """Nothing of the group runs, and it is not about to start again as it was."""
+        _leaving.discard((str(self._slot), self._group))
+        held, self._held, self._noted = self._held, None, {}
+        if held is not None and held.promise is not None:
+            held.promise.release()
+
+
+class _Attempt:
+    """What runs in a thread that may be abandoned: what it has promised by then is taken back."""
+
+    def __init__(self, slot: Path, group: str, generation_lock: Path) -> None:
+        self._slot, self._group, self._generation_lock = slot, group, generation_lock
+        self._turn = threading.Lock()
+        self._promise: Promise | None = None
+        self._is_abandoned = False
+        self.trouble = ""
+
+    def make(self, spec: GroupSpec, kind: Planning) -> tuple[Planned, Promise | None]:
+        from supervisor.devices import reservations
+        from supervisor.devices.survey import survey
+
+        try:
+            with reservations.planning() as book:
+                planned = kind.plan(spec, granted(survey(), book.live().values()))
+                grants = [Grant(device, size) for device, size in planned.grants.items() if size]
+                promise = book.reserve(self._slot, self._group, grants, generation_lock=self._generation_lock)
+        except SlotError as error:
+            self.trouble = error.what  # a machine without a book is planned for as if we were alone there
+            return kind.plan(spec, survey()), None
+        with self._turn:
+            if not self._is_abandoned:
+                self._promise = promise
+                return planned, promise
+        promise.release()
+        return planned, None
+
+    def abandon(self) -> None:
+        with self._turn:
+            self._is_abandoned = True
+            promise, self._promise = self._promise, None
+        if promise is not None:
+            promise.release()
+
+
+def refuse_what_does_not_fit(spec: EngineSpec, find_kind: Callable[[str], Kind]) -> None:
+    """For a front end, before it starts anything: raise DoesNotFitError for an engine whose groups, one after the other,
+    have no room now. Nothing is promised; what cannot be told here and now is the keeper's to find."""
+    from supervisor.devices import reservations
+    from supervisor.devices.survey import survey
+
+    try:
+        with reservations.planning(wait=budgets.CONTROL_WAIT) as book:
+            live = list(book.live().values())
+            seen = survey()
+    except (SlotError, LockTimeoutError):
+        return
+    for group in spec.groups:
+        kind = find_kind(group.kind)
+        if isinstance(kind, Planning):
+            taken = kind.plan(group, granted(seen, live)).grants
+            grants = tuple(Grant(device, size) for device, size in taken.items())
+            live.append(Reservation("", group.name, grants, *identity.own()))
+
+
+def granted(seen: Survey, live: Iterable[Reservation]) -> Survey:
+    """The survey less what others were promised: what a plan may take."""
+    known = list(live)
+    if not known:
+        return seen
+    host = seen.host
+    available = _granted(HOST, host.total, host.available, known)
+    devices = tuple(_device(one, known, available) for one in seen.devices)
+    return evolve(seen, devices=devices, host=evolve(host, available=available))
+
+
+def _device(device: Device, known: list[Reservation], host: Figure) -> Device:
+    if device.unified:
+        return evolve(device, free=host)
+    return evolve(device, free=_granted(device.uuid, device.total, device.free, known))
+
+
+def _granted(place: str, total: Figure, free: Figure, known: list[Reservation]) -> Figure:
+    if total.bytes is None or free.bytes is None:
+        return free
+    found = promises.grantable(place, total.bytes, free.bytes, known)
+    if found.bytes == free.bytes:
+        return free
+    return Figure(found.bytes, f"{free.source}; {found.text}", How.MODELLED)

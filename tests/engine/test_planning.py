@@ -1,0 +1,95 @@
+"""A plan before anything is started: what does not fit is refused with numbers, what is left open is decided."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.engine.kit import Launch
+from tests.support import wait_until
+
+if TYPE_CHECKING:
+    from tests.engine.place import Place
+
+pytestmark = pytest.mark.engine
+
+
+LARGE = 10_000_000
+"""Tokens. 32 layers of 4,096 values of f16, K and V, are 512 KiB for each: some 5 TiB."""
+
+
+def grow(place: Place) -> None:
+    """The second group's model wants more than any machine of ours has."""
+    import gguf
+    import numpy as np
+
+    path = place.home / "wide.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(LARGE)
+    writer.add_block_count(32)
+    writer.add_embedding_length(4096)
+    writer.add_head_count(32)
+    writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    place.configure({"chat": (Launch("chat"),), "embed": (Launch("embed", path, context=LARGE),)})
+
+
+def test_run_refuses_what_does_not_fit_before_anything_is_started(place: Place) -> None:
+    grow(place)
+    done = place.cli("run")
+    assert done.returncode == 6, done.stderr
+    assert "embed/embed does not fit" in done.stderr
+    assert "GiB of system memory" in done.stderr
+    assert not place.slot.contract_record.exists()
+    assert not list(place.home.glob("*.spawns"))
+
+
+def test_a_group_that_does_not_fit_is_given_up_and_the_other_one_serves(place: Place) -> None:
+    grow(place)
+    front = place.front()
+    front.open(wait=False)
+    wait_until(lambda: states(place) == {"chat": "running", "embed": "failed"}, within=30, what="one of two groups")
+    facts = next(group for group in snapshot(place)["groups"] if group["name"] == "embed")
+    assert "embed/embed does not fit" in facts["reason"]
+    assert facts["cause"]["word"] == "does not fit"
+    assert not (place.home / "embed.spawns").exists(), "nothing of it was started"
+    front.end()
+
+
+def test_auto_is_decided_told_and_outlives_the_keeper(place: Place) -> None:
+    """The model of the kit was trained for 4,096 tokens, and is of some bytes: as many as that fit."""
+    place.configure({"chat": (Launch("chat", sequences=2),)})
+    place.config.write_text(place.config.read_text() + 'context = "auto"\n')
+    front = place.member()
+    memory = server(place)["memory"]
+    assert (memory["context"], memory["sequences"]) == (4096, 2)
+    assert memory["ledger"]
+    assert memory["binds"]
+    wait_until(lambda: server(place)["memory"]["held"], within=30, what="what it holds was looked at")
+    assert server(place)["memory"]["held"]["anonymous"] > 0
+    words = json.loads((place.home / "chat.spawns").read_text().splitlines()[0])["argv"]
+    assert words[words.index("--ctx-size") + 1] == str(2 * 4096)
+    assert place.cli("restart-keeper").returncode == 0
+    wait_until(lambda: states(place) == {"chat": "running"}, within=30, what="the next keeper has it")
+    assert server(place)["memory"]["context"] == 4096
+    front.end()
+
+
+def snapshot(place: Place) -> dict[str, Any]:
+    done = place.cli("status", "--json")
+    found: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {"groups": []}
+    return found
+
+
+def states(place: Place) -> dict[str, str]:
+    return {group["name"]: group["state"] for group in snapshot(place)["groups"]}
+
+
+def server(place: Place) -> dict[str, Any]:
+    found: dict[str, Any] = snapshot(place)["groups"][0]["servers"][0]
+    return found

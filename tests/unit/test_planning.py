@@ -1,0 +1,200 @@
+"""A plan before a start: promised while it lasts, kept over deaths, given back; with a machine that the test makes up."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+from attrs import evolve
+
+from supervisor import planning
+from supervisor.contract import GroupSpec, LaunchSpec
+from supervisor.devices import reservations
+from supervisor.devices.promises import HOST, Grant
+from supervisor.devices.shape import Device, Figure, HostMemory, Survey
+from supervisor.errors import DoesNotFitError, EngineStartError
+from supervisor.kinds import Planned
+from supervisor.planning import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GIB = 1 << 30
+SPEC = GroupSpec("chat", "fake", (LaunchSpec("chat", "m", "/m.gguf", 0, 1),), "pin")
+
+
+def machine(free: int = 8 * GIB, total: int = 16 * GIB) -> Survey:
+    host = HostMemory(Figure(total, "test"), Figure(free, "test"), "test", Figure(free, "test"))
+    return Survey((Device("GPU-1", "0", "a card", 0, Figure(total, "test"), Figure(free, "test")),), host)
+
+
+class PlanningKind:
+    """Wants so much, and says with what context it starts."""
+
+    def __init__(self, need: int = GIB) -> None:
+        self.need, self.asked = need, 0
+        self.began, self.hold = threading.Event(), threading.Event()
+        self.hold.set()
+
+    def plan(self, spec: GroupSpec, survey: Survey) -> Planned:
+        self.asked += 1
+        self.began.set()
+        self.hold.wait()
+        free = survey.host.available.bytes
+        assert free is not None
+        if self.need > free:
+            raise DoesNotFitError(f"chat/chat does not fit: {self.need} of {free}")
+        launches = tuple(evolve(one, context=1024) for one in spec.launches)
+        return Planned(
+            evolve(spec, launches=launches),
+            {HOST: self.need, "GPU-1": 0},
+            {"chat": {"binds": "the test", "ledger": []}},
+        )
+
+
+@pytest.fixture(autouse=True)
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A book of the test's own, and a machine that nobody has to ask."""
+    folder = tmp_path / "book"
+    monkeypatch.setenv(reservations.VARIABLE, str(folder))
+    monkeypatch.setattr("supervisor.devices.survey.survey", machine)
+    monkeypatch.setattr(planning, "_leaving", set())
+    return folder
+
+
+def promised(book: Path) -> dict[str, int]:
+    with reservations.planning(book) as open_book:
+        return {one.group: one.of(HOST) for one in open_book.live().values()}
+
+
+def decide(ledger: Ledger, kind: Any, tmp_path: Path, spec: GroupSpec = SPEC) -> GroupSpec:
+    return trio.run(ledger.plan, spec, kind, tmp_path / "generation.lock")
+
+
+def test_what_is_planned_is_promised_and_given_back(tmp_path: Path, book: Path) -> None:
+    ledger = Ledger(tmp_path, "chat")
+    done = decide(ledger, PlanningKind(), tmp_path)
+    assert done.launches[0].context == 1024
+    assert promised(book) == {"chat": GIB}
+    assert ledger.as_run(SPEC.launches[0]).context == 1024
+    assert ledger.memory("chat")["binds"] == "the test"
+    ledger.release()
+    assert promised(book) == {}
+    assert ledger.as_run(SPEC.launches[0]).context == 0
+
+
+def test_what_starts_again_takes_the_plan_it_had(tmp_path: Path, book: Path) -> None:
+    ledger, kind = Ledger(tmp_path, "chat"), PlanningKind()
+    first = decide(ledger, kind, tmp_path)
+    assert decide(ledger, kind, tmp_path) == first
+    assert kind.asked == 1, "a restart waits for no driver"
+    decide(ledger, kind, tmp_path, evolve(SPEC, pin="another"))
+    assert kind.asked == 2
+    assert promised(book) == {"chat": GIB}
+
+
+def test_a_second_one_plans_in_what_the_first_was_promised_not(tmp_path: Path, book: Path) -> None:
+    """vllm#55827: both would see all of it free, for nothing is loaded yet."""
+    one, other = Ledger(tmp_path / "a", "chat"), Ledger(tmp_path / "b", "chat")
+    decide(one, PlanningKind(5 * GIB), tmp_path)
+    with pytest.raises(DoesNotFitError, match=str(3 * GIB)):
+        decide(other, PlanningKind(5 * GIB), tmp_path)
+    one.release()
+    decide(other, PlanningKind(5 * GIB), tmp_path)
+
+
+def test_settled_means_that_the_device_says_it(tmp_path: Path, book: Path) -> None:
+    ledger = Ledger(tmp_path, "chat")
+    decide(ledger, PlanningKind(5 * GIB), tmp_path)
+    trio.run(ledger.settle, tmp_path / "generation.lock")
+    with reservations.planning(book) as open_book:
+        assert [one.settled for one in open_book.live().values()] == [True]
+    # 8 GiB are still said to be free: of 16 in all 5 are promised, so it is 8 and not 3.
+    other = Ledger(tmp_path / "b", "chat")
+    decide(other, PlanningKind(8 * GIB), tmp_path)
+    ledger.release()
+    other.release()
+    assert promised(book) == {}
+
+
+def test_a_stop_does_not_wait_for_a_plan(tmp_path: Path, book: Path) -> None:
+    kind, ledger = PlanningKind(), Ledger(tmp_path, "chat")
+    kind.hold.clear()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop)
+            with pytest.raises(EngineStartError):
+                await ledger.plan(SPEC, kind, tmp_path / "generation.lock")  # type: ignore[arg-type]
+
+    async def stop() -> None:
+        await trio.to_thread.run_sync(kind.began.wait)
+        ledger.leaves()
+
+    trio.run(main)
+    kind.hold.set()  # only now does the thread come to its promise
+    ledger.release()
+    assert promised(book) == {}, "the book is free again when the thread is done, and nothing is in it"
+
+
+def test_a_refusal_waits_for_what_is_being_stopped_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ollama#11997: its memory is about to be free; never longer than that takes."""
+    leaving, ledger = Ledger(tmp_path, "old"), Ledger(tmp_path, "chat")
+    leaving.leaves()
+    free = [GIB]
+    monkeypatch.setattr("supervisor.devices.survey.survey", lambda: machine(free[0]))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gone)
+            await ledger.plan(SPEC, PlanningKind(5 * GIB), tmp_path / "generation.lock")  # type: ignore[arg-type]
+
+    async def gone() -> None:
+        await trio.sleep(0.3)
+        free[0] = 8 * GIB
+        leaving.release()
+
+    trio.run(main)
+    ledger.release()
+
+
+def test_a_kind_that_does_not_plan_is_started_as_it_is(tmp_path: Path, book: Path) -> None:
+    ledger = Ledger(tmp_path, "chat")
+    assert decide(ledger, object(), tmp_path) is SPEC
+    assert ledger.planned is None
+    assert not book.exists()
+    assert ledger.memory("chat")["ledger"] is None
+
+
+def test_what_an_earlier_keeper_decided_is_known(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, "chat")
+    ledger.take_up({"chat": (2048, 3)})
+    found = ledger.as_run(SPEC.launches[0])
+    assert (found.context, found.sequences) == (2048, 3)
+
+
+def test_promises_are_taken_off_the_survey(tmp_path: Path, book: Path) -> None:
+    with reservations.planning(book) as open_book:
+        promise = open_book.reserve(tmp_path, "chat", [Grant("GPU-1", 3 * GIB), Grant(HOST, GIB)])
+        seen = planning.granted(machine(), open_book.live().values())
+    assert seen.devices[0].free.bytes == 5 * GIB
+    assert seen.host.available.bytes == 7 * GIB
+    assert "promised to chat" in seen.host.available.source
+    unified = evolve(machine(), devices=tuple(evolve(one, unified=True) for one in machine().devices))
+    with reservations.planning(book) as open_book:
+        seen = planning.granted(unified, open_book.live().values())
+    assert seen.devices[0].free.bytes == 7 * GIB, "the same bytes, counted once"
+    promise.release()
+
+
+def test_a_warning_stays_for_the_life_of_the_generation(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, "chat")
+    bad = {"held": None, "compared": [], "asked": [], "warnings": ["too much"]}
+    assert ledger.note({"chat": bad})
+    assert not ledger.note({"chat": bad}), "no news"
+    ledger.note({"chat": {**bad, "warnings": []}})
+    assert ledger.memory("chat")["warnings"] == ["too much"]
+    ledger.forget()
+    assert ledger.memory("chat")["warnings"] == []

@@ -1,0 +1,103 @@
+"""Whether a plan of ours came true, out of what a server prints, serves and holds."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from workers import loopback, printed, readback
+from workers.planner.shapes import HOST
+from workers.printed import Kind, Printed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from supervisor.contract import GroupSpec, LaunchSpec
+    from supervisor.devices.held import Held
+    from supervisor.devices.shape import Figure
+    from supervisor.kinds import Birth
+
+
+async def read_back(
+    spec: GroupSpec, memory: Mapping[str, Mapping[str, Any]], birth: Birth, held: Mapping[str, Held], log: str
+) -> dict[str, dict[str, Any]]:
+    """See supervisor.kinds.ReadingBack. What several servers print goes into one log, and tells nothing of one of them;
+    what each serves it is asked itself."""
+    alone = printed.parse(log.splitlines()) if len(spec.launches) == 1 else Printed()
+    found = {}
+    for launch in spec.launches:
+        if launch.role in held:
+            served = await _served(birth, launch.role)
+            found[launch.role] = account(launch, memory.get(launch.role, {}), held[launch.role], alone, served)
+    return found
+
+
+async def _served(birth: Birth, role: str) -> tuple[int | None, int | None]:
+    """Tokens per sequence and sequences, by the server's own /props; it posts no task and wakes nothing."""
+    try:
+        status, rest = await loopback.exchange(birth.ports[role], "GET", "/props", key=birth.generation_key)
+        said = json.loads(rest[rest.index(b"{") : rest.rindex(b"}") + 1]) if status == 200 else {}
+    except (OSError, ValueError, loopback.BrokenOffError):
+        return None, None
+    settings = said.get("default_generation_settings")
+    context = settings.get("n_ctx") if isinstance(settings, dict) else None
+    sequences = said.get("total_slots")
+    return context if isinstance(context, int) else None, sequences if isinstance(sequences, int) else None
+
+
+def account(
+    launch: LaunchSpec,
+    memory: Mapping[str, Any],
+    held: Held,
+    said: Printed,
+    served: tuple[int | None, int | None],
+) -> dict[str, Any]:
+    """One server's. Pure. The server's answer goes before its log, which may be cut."""
+    context, sequences = served[0] or said.context, served[1] or said.sequences
+    ledger = memory.get("ledger") or []
+    told = readback.read_back(
+        planned=list(_lines(ledger, held, readback.printed_figures(said))),
+        printed=Printed(said.buffers, context, sequences, said.pool, said.lowered),
+        context=launch.context,
+        sequences=launch.sequences,
+        pool=launch.pool or None,
+        processes=(held,),
+    )
+    return {
+        "held": {
+            "anonymous": held.anonymous.bytes,
+            "file_backed": held.file_backed.bytes,
+            "devices": [{"device": device, "bytes": figure.bytes} for device, figure in held.on_device],
+        },
+        "compared": [
+            {"what": one.what, "planned": one.planned, "found": one.found.bytes, "source": one.found.source,
+             "how": one.found.how.value, "verdict": one.verdict.value}
+            for one in told.lines
+        ],
+        "asked": [{"what": one.what, "requested": one.requested, "effective": one.effective} for one in told.asked],
+        "warnings": list(told.warnings),
+    }  # fmt: skip
+
+
+def _lines(
+    ledger: list[Mapping[str, Any]], held: Held, figures: Mapping[str, Figure]
+) -> Iterable[tuple[str, int | None, tuple[Figure, ...]]]:
+    """What was planned, and what was found of it. A process's own memory is held against all that was planned for system
+    memory: weights that are not mapped, or are packed anew for the processor, are in it."""
+
+    def planned(*begins: str, place: str = "") -> int | None:
+        sizes = [one["bytes"] for one in ledger if one["what"].startswith(begins) and place in ("", one["place"])]
+        return sum(sizes) if ledger else None
+
+    for what, begins, kinds in (
+        ("weights", ("weights",), (Kind.MODEL,)),
+        ("keys and values", ("keys and values", "recurrent state"), (Kind.KV, Kind.RECURRENT)),
+        ("compute buffers", ("compute buffer",), (Kind.COMPUTE, Kind.OUTPUT)),
+    ):
+        known = [figures[kind.value] for kind in kinds if kind.value in figures]
+        if known:
+            total = sum(one.bytes or 0 for one in known)
+            yield what, planned(*begins), (type(known[0])(total, known[0].source, known[0].how),)
+    yield "system memory of its own", planned("", place=HOST), (held.anonymous,)
+    for device, figure in held.on_device:
+        yield f"memory of {device}", planned("", place=device), (figure,)

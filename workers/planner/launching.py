@@ -1,0 +1,109 @@
+"""The plan of a group that is about to be started: what each of its servers is told, and what it takes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from attrs import evolve
+
+from supervisor.errors import ConfigError, DoesNotFitError, EngineBinaryError
+from supervisor.kinds import Planned
+from workers import listed
+from workers.planner import lint, render
+from workers.planner.decide import Refusal, plan
+from workers.planner.flags import ALL, Help, known_of, settings_of, words
+from workers.planner.foreseeing import request_of
+from workers.planner.model import read_model
+from workers.planner.shapes import HOST, less, machine_of
+
+if TYPE_CHECKING:
+    from supervisor.contract import GroupSpec, LaunchSpec
+    from supervisor.devices.shape import Survey
+    from workers.planner.decide import Plan
+    from workers.planner.model import Model
+    from workers.planner.shapes import Machine
+
+DRIVERS: Final = ("/dev/kfd", "/dev/dri", "/dev/dxg")
+"""Where one of these is there may be a card that NVML knows nothing of (AMD, Intel, WSL): the server is asked."""
+
+PLACING: Final = ("--tensor-split", "-ts", "--split-mode", "-sm", "--main-gpu", "-mg", "--device", "-dev",
+                  "--override-tensor", "-ot")  # fmt: skip
+"""Whoever gives one of these places the layers himself."""
+
+
+def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
+    """See supervisor.kinds.Planning."""
+    server = shlex.split(spec.options["llama_server"])
+    known = known_of(spec.options["flags"])
+    machine = machine_of(with_the_servers_devices(survey, server))
+    whole, taken = machine, dict.fromkeys((HOST, *(card.key for card in machine.cards)), 0)
+    launches, shown = [], {}
+    for launch in spec.launches:
+        model = read_model(Path(launch.path))
+        found = plan(request_of(launch), model, machine)
+        title = f"{spec.name}/{launch.role}"
+        if isinstance(found, Refusal):
+            raise refused(title, found)
+        arguments = said(launch, found, model, whole, known, title)
+        choice = found.choice
+        launches.append(
+            evolve(
+                launch,
+                context=launch.context or choice.window,
+                sequences=choice.sequences,
+                arguments=arguments,
+            )
+        )
+        hints = lint.hints(model, launch.role, launch.arguments)
+        shown[launch.role] = {
+            "binds": found.binds,
+            "ledger": render.data(launch.role, model, found)["ledger"],
+            "notes": [*found.notes, *hints],
+        }
+        needs = {place: found.account.needed(place) for place in taken}
+        machine = less(machine, needs)
+        for place, size in needs.items():
+            taken[place] += size
+    return Planned(evolve(spec, launches=tuple(launches)), taken, shown)
+
+
+def refused(title: str, found: Refusal) -> ConfigError | DoesNotFitError:
+    """What to raise for a plan that cannot be."""
+    if found.placed is None:
+        return ConfigError(f"{title}: {found.why}", "remove the argument")
+    offers = "; ".join(offer.what for offer in found.offers)
+    step = f"what would fit: {offers}" if offers else "take a smaller model, or one that is quantised further"
+    return DoesNotFitError(f"{title} does not fit: {found.why}; {step}", "`queenright plan` shows every line of it")
+
+
+def said(launch: LaunchSpec, found: Plan, model: Model, machine: Machine, known: Help, title: str) -> tuple[str, ...]:
+    """The arguments of the plan, then those that are not the planner's. Raises EngineBinaryError where the program cannot be
+    told what the plan rests on."""
+    choice, done = found.choice, found.choice.settings
+    _, rest = settings_of(launch.arguments)
+    split: tuple[str, ...] = ()
+    if machine.is_discrete and not any(word.partition("=")[0] in PLACING for word in rest):
+        if done.gpu_layers is None:  # said, or the engine's own fitting moves layers that were planned for
+            done = evolve(done, gpu_layers=ALL, fit=False)
+        spread = found.placed.split
+        if len(spread) > 1 and known.knows("--tensor-split"):
+            split = ("--tensor-split", ",".join(map(str, spread)))
+    if choice.cpu_moe and not (known.knows("--n-cpu-moe") or known.knows("--cpu-moe")):
+        raise EngineBinaryError(
+            f"{title}: this llama-server has no --n-cpu-moe, and without it the model does not fit", "update it"
+        )
+    return (*words(done, known, cpu_moe=choice.cpu_moe, layers=len(model.layers)), *split, *rest)
+
+
+def with_the_servers_devices(survey: Survey, server: list[str]) -> Survey:
+    """The survey as the program sees it: without cards where it was built for none, with its own where NVML has nothing,
+    and its names for them. It is asked only where there may be a card: that starts a driver."""
+    if not survey.devices and not any(os.path.exists(path) for path in DRIVERS):
+        return survey
+    found = listed.parse(listed.ask(server), survey.host)
+    if found == ():
+        return evolve(survey, devices=(), reason="this llama-server uses no device")
+    return listed.joined(survey, found)
