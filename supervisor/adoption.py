@@ -20,8 +20,8 @@ TAKEN_UP = "taken up by a new keeper"
 def take_up(row: Row, spec: GroupSpec, slot: Slot, warden_pid: int) -> Life:
     """What the warden says of it, as its keeper would know it. Raises QueenrightError when the key cannot be kept."""
     left = notes.of_life(row.note)
-    birth = known_birth(spec, slot, row.gen, left.ports, warden_pid)
-    life = Life(slot, spec.name, birth, row.pid, left.log_start, left.mark)
+    birth = known_birth(spec, slot, row.gen, left.ports, warden_pid, left.log_start)
+    life = Life(slot, spec.name, birth, row.pid, left.mark)
     life.was_ready, life.oom, life.ended = left.ready, left.oom, row.exit
     if row.state != "running":
         life.exited.set()

@@ -8,13 +8,15 @@ import json
 import os
 import secrets
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
+from attrs import evolve
 
-from supervisor import environment, evidence, logfiles, notes, ports, records
+from supervisor import environment, evidence, logfiles, notes, ports, records, undoing
 from supervisor.devices import fragmentation
-from supervisor.errors import QueenrightError, RecordError
+from supervisor.errors import EngineStartError, QueenrightError, RecordError
 from supervisor.kinds import Birth, Command, Kind
 from supervisor.life import Life
 
@@ -32,9 +34,10 @@ class Draft(NamedTuple):
 
     birth: Birth
     command: Command
-    log_start: int
     mark: str
     windows: Mapping[str, tuple[int, int]]
+    undo: Path
+    """Written where the command has one."""
 
 
 async def prepare(
@@ -44,33 +47,42 @@ async def prepare(
     birth = new_birth(spec, kind, slot, last_ports, warden_pid)
     planned = await ledger.plan(spec, kind, slot.generation_lock(spec.name, birth.generation))
     command = kind.command(planned, birth)
-    with _files_of(command):
+    undo = slot.generation_undo(spec.name, birth.generation)
+    with _files_of(command, undo):
         for path, text in command.files.items():
             await trio.to_thread.run_sync(records.write_text_private, path, text)
-        log_start = logfiles.size(slot.group_log(spec.name))
+        if command.undo:
+            text = undoing.text_of(command.undo, environment_of(command))
+            await trio.to_thread.run_sync(records.write_text_private, undo, text)
+        birth = evolve(birth, log_start=logfiles.size(birth.log))
         logfiles.make_room(slot.logs, spec.name)
-    return Draft(birth, command, log_start, mark_of(spec), ledger.windows)
+    return Draft(birth, command, mark_of(spec), ledger.windows, undo)
 
 
 async def start(draft: Draft, spec: GroupSpec, slot: Slot, procs: Procs) -> Life:
     """Have the warden start it; its news can be followed. Raises SpawnRefusedError; no file is left then."""
     birth, command = draft.birth, draft.command
     procs.follow(birth.generation)
-    with _files_of(command):
+    with _files_of(command, draft.undo):
         spawned = await procs.spawn(
             gen=birth.generation,
             group=spec.name,
             argv=list(command.argv),
-            env={**environment.clean(os.environ), **environment.STEADY, **command.environment},
+            env=environment_of(command),
             lock=slot.generation_lock(spec.name, birth.generation),
-            log=slot.group_log(spec.name),
-            note=notes.LifeNote(birth.ports, draft.log_start, draft.mark, windows=draft.windows).plain(),
+            log=birth.log,
+            note=notes.LifeNote(birth.ports, birth.log_start, draft.mark, windows=draft.windows).plain(),
             cwd=command.workdir,
         )
-    life = Life(slot, spec.name, birth, spawned.pid, draft.log_start, draft.mark)
+    life = Life(slot, spec.name, birth, spawned.pid, draft.mark)
     life.oom = evidence.oom_kills(spawned.pid)
     life.stalls = fragmentation.compaction_stalls()
     return life
+
+
+def environment_of(command: Command) -> dict[str, str]:
+    """What it is started with."""
+    return {**environment.clean(os.environ), **environment.STEADY, **command.environment}
 
 
 def remove_files(command: Command) -> None:
@@ -85,17 +97,18 @@ def clear_unborn(slot: Slot, known: Container[str]) -> None:
     with suppress(OSError):
         for path in slot.groups.iterdir():
             parts = path.name.split(".")
-            if len(parts) == 3 and parts[2] in ("json", "keys") and parts[1] not in known:
+            if len(parts) == 3 and parts[2] in ("json", "keys", "undo", "cid") and parts[1] not in known:
                 path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _files_of(command: Command) -> Iterator[None]:
+def _files_of(command: Command, undo: Path) -> Iterator[None]:
     """Of a generation that is not born after all they are removed."""
     try:
         yield
     except (QueenrightError, OSError):
         remove_files(command)
+        undo.unlink(missing_ok=True)
         raise
 
 
@@ -137,11 +150,16 @@ def forget_port(slot: Slot, group: str) -> None:
         slot.group_port(group).unlink()
 
 
-def known_birth(spec: GroupSpec, slot: Slot, generation: str, chosen: Mapping[str, int], warden_pid: int) -> Birth:
+def known_birth(
+    spec: GroupSpec, slot: Slot, generation: str, chosen: Mapping[str, int], warden_pid: int, log_start: int = 0
+) -> Birth:
     """For a generation of this name and these ports. The client's key is made once and kept; the generation's can be
-    told from the client's and the generation's name, so a keeper that takes over needs nothing more."""
+    told from the client's and the generation's name, so a keeper that takes over needs nothing more. A server that
+    somebody else runs has a key of its own."""
     _given[spec.name] = tuple(chosen.values())
     key_path = slot.group_key(spec.name)
+    if spec.key_file:
+        records.write_text_private(key_path, _foreign_key(Path(spec.key_file)) + "\n")
     try:
         client_key = key_path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):  # a generation that has another key will not know this one, and is rebuilt
@@ -150,7 +168,17 @@ def known_birth(spec: GroupSpec, slot: Slot, generation: str, chosen: Mapping[st
         client_key = secrets.token_urlsafe(24)
         records.write_text_private(key_path, client_key + "\n")
     config = slot.generation_config(spec.name, generation)
-    return Birth(generation, chosen, config, client_key, generation_key(client_key, generation), warden_pid)
+    return Birth(
+        generation, chosen, config, client_key, generation_key(client_key, generation), warden_pid,
+        slot.group_log(spec.name), log_start, spec.url,
+    )  # fmt: skip
+
+
+def _foreign_key(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise EngineStartError(f"the key in {path} cannot be read: {error}", "correct `key_file`") from None
 
 
 def mark_of(spec: GroupSpec) -> str:

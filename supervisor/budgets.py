@@ -23,6 +23,16 @@ uninterruptible sleep is later, and that one is reported as unkillable."""
 GROUP_STOP: Final = 5.0
 """One group, whatever happens: grace + sweep + slack for a loaded machine."""
 
+UNDO_LIMIT: Final = 2.5
+"""For ending what a generation started outside its own processes, once those are gone; after that it is called unkillable, and
+tried on. `docker kill` and `podman kill` take some 0.2 s."""
+
+UNDO_PAUSE: Final = 0.5
+"""Between two tries of that: the container engine's service may be restarting."""
+
+UNDO_TRY: Final = 10.0
+"""One try. A container engine that hangs for longer will not answer this question any more."""
+
 TEARDOWN: Final = 8.0
 """All groups at once, and the keeper's own leaving. Must stay under the 10 s that podman, docker and people wait."""
 
@@ -393,7 +403,7 @@ def check() -> None:
     rules = {
         "UNLOAD_LIMIT < GROUP_GRACE": UNLOAD_LIMIT < GROUP_GRACE,
         "GROUP_GRACE + SWEEP_LIMIT < GROUP_STOP": GROUP_GRACE + SWEEP_LIMIT < GROUP_STOP,
-        "GROUP_STOP < TEARDOWN": GROUP_STOP < TEARDOWN,
+        "GROUP_STOP + UNDO_LIMIT < TEARDOWN": GROUP_STOP + UNDO_LIMIT < TEARDOWN,
         "TEARDOWN < WARDEN_STOP": TEARDOWN < WARDEN_STOP,
         "WARDEN_STOP < HANDOFF_WAIT": WARDEN_STOP < HANDOFF_WAIT,
         "WARDEN_STOP + SWEEP_LIMIT < 10": WARDEN_STOP + SWEEP_LIMIT < 10,

@@ -30,6 +30,10 @@ START_LIMIT_MOST: Final = 86_400
 """Seconds. No model loads for more than a day."""
 WEDGE_LIMIT_LEAST: Final = 2
 """Seconds. A server is looked at once a second, and one look alone proves nothing."""
+LOOP_LEAST: Final = budgets.LOOP_LIMIT
+"""Seconds. Who computes is left alone for longer than who computes and does not turn its loop."""
+STALL_MOST: Final = 31_536_000
+"""Seconds: a year, which is never."""
 IDLE_TTL_MOST: Final = 31_536_000
 """Seconds: a year. Whoever means longer means 0, never."""
 BODY_LIMIT_MOST: Final = 512
@@ -299,6 +303,13 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             "wedge_limit_s": _seconds(
                 f"at least {WEDGE_LIMIT_LEAST} and at most {START_LIMIT_MOST}",
                 lambda s: WEDGE_LIMIT_LEAST <= s <= START_LIMIT_MOST,
+            ),
+            "start_period_s": _test(
+                f"a number from 0 to {START_LIMIT_MOST} (seconds)",
+                lambda s: isinstance(s, int | float) and not isinstance(s, bool) and 0 <= s <= START_LIMIT_MOST,
+            ),
+            "stall_limit_s": _seconds(
+                f"at least {LOOP_LEAST:g} and at most {STALL_MOST}", lambda s: LOOP_LEAST <= s <= STALL_MOST
             ),
             "queue_limit": _integer(0, QUEUE_MOST, "requests that wait"),
         },

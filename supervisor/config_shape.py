@@ -70,6 +70,9 @@ class GroupConfig:
     wedge_limit_s: float = budgets.WEDGE_LIMIT
     queue_limit: int = QUEUE_LIMIT
     """Requests that may wait in the gateway for each of its servers."""
+    start_period_s: float | None = None
+    """None = the kind's own default."""
+    stall_limit_s: float = budgets.STALL_LIMIT
     folder: Path = field(default=Path("/"), eq=False)
 
 

@@ -84,6 +84,12 @@ TEMPLATE: Final = """\
 # the group is rebuilt. At least 2, at most 86400.
 # wedge_limit_s = 60.0
 
+# Seconds after a start in which no silence counts against a server. 0 to 86400; unset, the kind's own.
+# start_period_s = 60.0
+
+# Seconds that a server may compute without any progress and without an answer, before its group is rebuilt. At least 600.
+# stall_limit_s = 3600.0
+
 # Requests that may wait in the gateway for each of the group's servers; more are answered with 429. At most 10000.
 # queue_limit = 128
 

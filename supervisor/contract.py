@@ -93,6 +93,17 @@ class GroupSpec:
     wedge_limit_s: float = budgets.WEDGE_LIMIT
     queue_limit: int = QUEUE_LIMIT
     """Requests that may wait in the gateway for each of its servers."""
+    start_period_s: float = 0.0
+    """From its birth or a keeper's taking up; within it no silence counts against it."""
+    stall_limit_s: float = budgets.STALL_LIMIT
+    """How long a server may compute without progress and without an answer to probes."""
+    is_outside: bool = False
+    """What serves is not among the processes of its generations (it runs in a container, say): whose a listener is, the
+    kind proves in `load`, and which process it is, `Kind.outside` says."""
+    url: str = ""
+    """Where clients go, where that is no port of ours: a server that somebody else runs."""
+    key_file: str = ""
+    """Of the key that such a server wants, absolute; "" for none."""
 
     @property
     def essence(self) -> GroupSpec:

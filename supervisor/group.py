@@ -398,7 +398,7 @@ class Group:
         self.state, self.reason = adoption.found(row, life, ever_ready=self.past.history.ever_ready, changed=changed)
         nurse = self._entrust(life)
         if row.state == "gone":
-            self.post(Event.GONE, row.gen)
+            self._work.start(nurse.be_gone)
             return
         self._work.start(nurse.listen, self.procs)
         if changed:  # the contract was, and its keeper died before it was carried out

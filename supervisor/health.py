@@ -56,13 +56,13 @@ class Limits:
     slept) proves nothing."""
 
     @classmethod
-    def with_wedge(cls, wedge: float) -> Limits:
-        """The default ones, but for a wedge limit of a group's own."""
+    def with_wedge(cls, wedge: float, stall: float = budgets.STALL_LIMIT) -> Limits:
+        """The default ones, but for a group's own."""
         return cls(
             wedge=wedge,
             stall_shown=min(budgets.STALL_SHOWN, wedge / 3),
             loop=max(budgets.LOOP_LIMIT, wedge),
-            stall=max(budgets.STALL_LIMIT, wedge),
+            stall=max(stall, wedge),
         )
 
     def of_a_proxy(self) -> Limits:
@@ -93,6 +93,8 @@ class Evidence:
     canary: Answer = Answer.UNKNOWN
     """What came of a canary that ended since the look before."""
     state: ServerState = ServerState.READY
+    starting: bool = False
+    """Within the start period: a server that was started anew may be silent, whatever it does meanwhile."""
 
 
 @frozen
@@ -123,6 +125,7 @@ class Record:
     closer: str | None = None
     canary: Answer = Answer.UNKNOWN
     """Of the last one since the last progress."""
+    starting: bool = False
 
 
 @frozen
@@ -136,8 +139,9 @@ class Judgement:
 
 
 def observe(record: Record, seen: Evidence, limits: Limits) -> Record:
-    """The record after one more look. A change of the server's state begins a new one."""
-    if record.state is not None and record.state is not seen.state:
+    """The record after one more look. A change of the server's state begins a new one, and so does the end of its start
+    period: what it missed in that never counts."""
+    if (record.state is not None and record.state is not seen.state) or (record.starting and not seen.starting):
         record = Record(at=record.at, progress=record.progress, in_flight=record.in_flight)
     step = min(max(0.0, seen.at - record.at), limits.most_step) if record.at is not None else 0.0
     moved = _has_moved(record, seen)
@@ -169,6 +173,7 @@ def observe(record: Record, seen: Evidence, limits: Limits) -> Record:
         progress=record.progress if seen.progress is None else seen.progress,
         closer=record.closer if seen.closer is None else seen.closer,
         canary=Answer.UNKNOWN if moved else record.canary if seen.canary is Answer.UNKNOWN else seen.canary,
+        starting=seen.starting,
     )
 
 
@@ -188,8 +193,10 @@ def judge(record: Record, limits: Limits, start_limit: float = budgets.START_LIM
     if record.state is not ServerState.READY and record.state is not None:
         return _of_the_unloaded(record, limits, start_limit)
     fatal = _fatal(record, limits)
-    if fatal is not None:
+    if fatal is not None and not record.starting:
         return fatal
+    if fatal is not None:
+        return Judgement(Verdict.BUSY, f"{fatal.reason}; it is within its start period (`start_period_s`)")
     return _of_the_living(record, limits)
 
 

@@ -52,21 +52,34 @@ class Birth:
     generation_key: str = field(repr=False)
     """Of this generation alone: an answer to it proves that it is ours."""
     warden_pid: int
+    log: Path = Path("/dev/null")
+    """Of the group. What its processes print, and what those of earlier generations did."""
+    log_start: int = 0
+    """Where its own part of that begins, in bytes, unless the log was cut since."""
+    elsewhere: str = ""
+    """See GroupSpec.url."""
 
     @property
     def url(self) -> str:
         """Base URL of what clients talk to, without a path."""
-        return f"http://127.0.0.1:{next(iter(self.ports.values()))}"
+        return self.elsewhere or f"http://127.0.0.1:{next(iter(self.ports.values()))}"
 
 
 @frozen
 class Command:
-    """How to start a generation. `files` are written with mode 0600 before the start; it runs in `workdir`."""
+    """How to start a generation. `files` are written with mode 0600 before the start; it runs in `workdir`.
+
+    `undo`, for a generation that starts what is not below its leader (a container): a command that ends that, and exits
+    with 0 when none of it is left. It is run once the generation's processes are gone, however they went, by the keeper
+    or by whoever clears up after an engine; until it has succeeded, the generation is not gone. It may be run when
+    nothing was started, and more than once.
+    """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     files: Mapping[Path, str] = field(factory=dict, repr=False)
     workdir: str = "/"
+    undo: tuple[str, ...] = ()
 
 
 class Answer(StrEnum):
@@ -145,6 +158,10 @@ class Kind(Protocol):
         """Have the server of a role do the smallest real work there is (one token), on its own port and not through the
         proxy. Asked on suspicion only, one at a time. Any answer that took the work is ANSWERED; UNKNOWN where a kind
         has no such question. Cancelled when its time is up, which is silence. What it raises counts as UNKNOWN."""
+
+    async def outside(self, birth: Birth) -> int | None:
+        """Of a group that `is_outside`: the pid here of the process that serves, by which it is seen whether it computes or
+        was stopped; None where that cannot be told. Asked when a server became ready. What it raises counts as None."""
 
     async def release(self, birth: Birth) -> None:
         """Have it let go of its servers before it is told to end. May raise anything; bounded by the caller."""

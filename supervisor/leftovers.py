@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from supervisor import budgets, identity, locks
+from supervisor import budgets, identity, locks, undoing
 from supervisor.contract import GENERATION_VARIABLE
 
 if TYPE_CHECKING:
@@ -39,9 +39,14 @@ def held(slot: Slot) -> list[str]:
     ]
 
 
+def outside(slot: Slot) -> list[str]:
+    """Generations, as of `held`, of which something may be left that is none of their processes: a container, say."""
+    return [f"{group}.{generation}" for group, generation in slot.undone()]
+
+
 def clear(slot: Slot) -> int:
-    """Kill them, until two looks in a row find nothing and no lock is held; how many were killed. Bounded by
-    SWEEP_LIMIT: `held` and `find` tell what could not be killed."""
+    """Kill them, until two looks in a row find nothing and no lock is held, and undo what is outside; how many were killed.
+    Bounded by SWEEP_LIMIT, and by UNDO_TRY for each outside: `held`, `find` and `outside` tell what is left."""
     killed: set[Identity] = set()
     deadline, clean = time.monotonic() + budgets.SWEEP_LIMIT, 0
     # A new warden's generations are no leftovers: once there is one, nothing more is touched.
@@ -56,4 +61,12 @@ def clear(slot: Slot) -> int:
         for group, generation in slot.generations():
             with suppress(OSError):
                 slot.generation_lock(group, generation).unlink()
-    return len(killed)
+    return len(killed) + _undo(slot)
+
+
+def _undo(slot: Slot) -> int:
+    done = 0
+    for group, generation in slot.undone():
+        if locks.is_held(slot.warden_lock) is False and locks.is_held(slot.generation_lock(group, generation)) is False:
+            done += not undoing.undo(slot.generation_undo(group, generation))
+    return done

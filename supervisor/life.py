@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Life:
-    """A generation while it lives. `log_start` is where its part of the group's log begins; `mark` tells what it was
+    """A generation while it lives. `undo`: what ends the rest of it (kinds.Command.undo), if it is there; `mark` tells what it was
     started as (`birth.mark_of`); `servers`: what was heard of them. `exited`: its leader is dead, by `ended`; `swept` counts
     the processes that had not ended with it.
 
@@ -27,10 +27,11 @@ class Life:
     For naming what holds its load up: `stalls`, the kernel's count of compaction stalls before it.
     """
 
-    def __init__(self, slot: Slot, group: str, birth: Birth, pid: int, log_start: int, mark: str) -> None:
-        self.birth, self.pid, self.log_start, self.mark = birth, pid, log_start, mark
+    def __init__(self, slot: Slot, group: str, birth: Birth, pid: int, mark: str) -> None:
+        self.birth, self.pid, self.log_start, self.mark = birth, pid, birth.log_start, mark
+        self.undo = slot.generation_undo(group, birth.generation)
         self.log = slot.group_log(group)
-        self.start_log = StartLog(self.log, log_start, slot.start_log(group, birth.generation))
+        self.start_log = StartLog(self.log, self.log_start, slot.start_log(group, birth.generation))
         self.exited = trio.Event()
         self.ended = Exit(1, 0)
         self.swept = 0

@@ -58,6 +58,7 @@ def nothing(slot: Slot) -> dict[str, Any]:
         for group, gen in slot.generations()
         if locks.is_held(slot.generation_lock(group, gen)) is not False
     ]
+    left += [f"{group}.{gen}" for group, gen in slot.undone()]
     held = _hold(slot)
     reason = f"no engine runs; processes of an earlier one are still alive: {', '.join(left)}" if left else "no engine"
     return {

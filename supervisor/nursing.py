@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from supervisor import budgets, listeners, restart
+from supervisor import budgets, listeners, restart, undoing
 from supervisor.errors import EngineStartError, ProxyLostError
 from supervisor.kinds import ServerState
 from supervisor.lifecycle import Event
@@ -38,6 +38,7 @@ class Nurse:
         changed: Callable[[], None],
     ) -> None:
         self.life, self._kind, self._tell, self._changed = life, kind, tell, changed
+        self._is_outside = spec.is_outside
         self.loads = LoadWatch(spec, life, changed)
         self.prober = Prober(
             spec,
@@ -59,11 +60,16 @@ class Nurse:
                     self._tell(Event.EXITED, "")
                 case Gone(killed):
                     self.life.swept = killed
-                    self._tell(Event.GONE, "")
+                    await self.be_gone()
                     return
                 case unkillable:
                     pids = " ".join(map(str, unkillable.pids)) or "none seen, but its lock is held"
                     self._tell(Event.UNKILLABLE, f"cannot be killed: pids {pids}")
+
+    async def be_gone(self) -> None:
+        """Its processes are; it is itself once nothing else is left of it."""
+        await undoing.finish(self.life.undo, lambda trouble: self._tell(Event.UNKILLABLE, trouble))
+        self._tell(Event.GONE, "")
 
     async def bring_up(self, spec: GroupSpec) -> None:
         """Have it come up, and watch it from its birth on: a process that was stopped while it loads is noticed, too."""
@@ -86,11 +92,13 @@ class Nurse:
         stage, delays, roles = "its proxy does not listen yet", iter(restart.POLICY.delays), list(roles)
         try:
             with trio.fail_after(spec.start_limit_s):
-                await listeners.prove_proxy(self.life)
+                if not spec.is_outside:
+                    await listeners.prove_proxy(self.life)
                 stage = "its servers are loading"
                 while True:
                     await self._kind.load(spec, self.life.birth, roles, self._report)
-                    listeners.refuse_impostors(self.life)
+                    if not spec.is_outside:
+                        listeners.refuse_impostors(self.life)
                     if not (roles := self.life.lost_roles()):  # one died while another was being loaded
                         break
                     await trio.sleep(next(delays, restart.POLICY.delays[-1]))
@@ -108,7 +116,7 @@ class Nurse:
         return True
 
     def _report(self, role: str, state: ServerState) -> None:
-        if state is ServerState.READY and listeners.is_impostor(self.life, role):
+        if state is ServerState.READY and not self._is_outside and listeners.is_impostor(self.life, role):
             state = ServerState.LOST  # somebody answers in its place; loading it again tells
         was, self.life.servers[role] = self.life.servers.get(role), state
         if state is ServerState.LOST and was is not ServerState.LOST:

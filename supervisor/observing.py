@@ -98,7 +98,8 @@ class View:
         return LockTimeoutError(f"{decision.reason}, for {waited:g} s{seen}", "`queenright stop` ends it")
 
     def _leftovers(self) -> tuple[str, ...]:
-        return (*leftovers.held(self.slot), *(f"pid {process.pid}" for process in leftovers.find(self.slot)))
+        left = leftovers.held(self.slot) + leftovers.outside(self.slot)
+        return (*left, *(f"pid {process.pid}" for process in leftovers.find(self.slot)))
 
 
 def _hold(slot: Slot) -> str:

@@ -81,10 +81,11 @@ class Prober:
     ) -> None:
         self.spec, self.kind, self.life, self.servers = spec, kind, life, servers
         self.is_up, self.tell, self.changed = is_up, tell, changed
-        limits = limits or Limits.with_wedge(spec.wedge_limit_s)
+        limits = limits or Limits.with_wedge(spec.wedge_limit_s, spec.stall_limit_s)
         self.subjects = {PROXY: Subject(PROXY, limits.of_a_proxy())}
         self.subjects |= {launch.role: Subject(launch.role, limits) for launch in spec.launches}
         self._told = False
+        self._settled = trio.current_time() + spec.start_period_s
 
     # --- what others ask and tell -----------------------------------------------------------------------------------
 
@@ -137,7 +138,7 @@ class Prober:
             subject.pid = None
         suspicious = bool(subject.record.missed) or subject.judgement.wants_closer
         if subject.pid is None and state is ServerState.READY:
-            subject.pid = self._find(subject.name)
+            subject.pid = await self._find(subject.name)
         stopped, computing = subject.look(trio.current_time(), suspicious)
         if subject.name == PROXY and not stopped and self._loads() and self._somebody_is_stopped():
             stopped = True
@@ -156,6 +157,7 @@ class Prober:
             closer_answer=subject.closer_answer,
             canary=subject.canary,
             state=state,
+            starting=trio.current_time() < self._settled,
         )
         subject.closer, subject.canary = None, Answer.UNKNOWN
         subject.record = health.observe(subject.record, seen, subject.limits)
@@ -237,8 +239,15 @@ class Prober:
         states = (identity.state_of(pid) for pid in self.life.family())
         return any(state == "T" for state in states)
 
-    def _find(self, role: str) -> int | None:
+    async def _find(self, role: str) -> int | None:
         """The process that answers on the role's port, if it is ours to see."""
+        if self.spec.is_outside:
+            with trio.move_on_after(budgets.PROBE_ANSWER):
+                try:
+                    return await self.kind.outside(self.life.birth)
+                except Exception:  # noqa: BLE001 - as in _ask
+                    return None
+            return None
         port = self.life.birth.ports.get(role)
         owner = ports.owned_by(port, self.life.family()) if port else None
         return owner.pid if owner and owner.owner is ports.Owner.OURS else None

@@ -146,11 +146,22 @@ class Slot(NamedTuple):
         """What the group's proxy reads at its start. A kind may put more files beside it, of the same name but the end."""
         return self.groups / f"{_plain(group)}.{_plain(generation)}.json"
 
+    def generation_undo(self, group: str, generation: str) -> Path:
+        """The command that ends what the generation started outside its own processes. There until that is done."""
+        return self.groups / f"{_plain(group)}.{_plain(generation)}.undo"
+
     def generations(self) -> list[tuple[str, str]]:
         """(group, generation) of every generation lock there is, held or not; empty without a slot.
 
         Raises SlotError when the directory cannot be read: then nothing is known.
         """
+        return self._of_generations("lock")
+
+    def undone(self) -> list[tuple[str, str]]:
+        """(group, generation) of every `generation_undo` there is; else as `generations`."""
+        return self._of_generations("undo")
+
+    def _of_generations(self, end: str) -> list[tuple[str, str]]:
         try:
             names = os.listdir(self.groups)
         except FileNotFoundError:
@@ -158,7 +169,7 @@ class Slot(NamedTuple):
         except OSError as error:
             raise _failed("cannot be read", self.groups, error) from error
         parts = (name.split(".") for name in sorted(names))
-        return [(part[0], part[1]) for part in parts if len(part) == 3 and part[2] == "lock"]
+        return [(part[0], part[1]) for part in parts if len(part) == 3 and part[2] == end]
 
     def private(self, root: str) -> Slot:
         """The slot beside this one for the configuration in the directory `root`: where its engine lives when the one

@@ -61,7 +61,9 @@ def stop(
                 slot.contract_record.unlink()
             how = _end_warden(slot, warden)
         leftovers.clear(slot)  # one that was killed, by us or by somebody meanwhile, did not sweep
-    left = leftovers.held(slot) if locks.is_held(slot.warden_lock) is False else []
+    left = []
+    if locks.is_held(slot.warden_lock) is False:
+        left = leftovers.held(slot) + leftovers.outside(slot)
     if left:
         pids = tuple(sorted(one.pid for one in leftovers.find(slot)))
         named = f"pid {', '.join(map(str, pids))} of " if pids else ""

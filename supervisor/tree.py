@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from supervisor import budgets, lifecycle, notes
+from supervisor import budgets, lifecycle, logfiles, notes, undoing
 from supervisor.group import Group
 from supervisor.procs import Gone
 
@@ -99,6 +99,7 @@ class Tree:
             self.procs.kill(row.gen, signal.SIGKILL, everybody=True)
         while row.state != "gone" and not isinstance(await news.receive(), Gone):
             pass
+        await undoing.finish(self.slot.generation_undo(row.group, row.gen), logfiles.complain)
         self.procs.forget(row.gen)
         self.procs.note_slot(notes.key(row.group), None)
         self._nobodys.discard(row.gen)

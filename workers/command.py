@@ -1,4 +1,4 @@
-"""The kind `command`: any program that serves one port. One process, one launch, and nothing in front of it.
+"""The kind `command`: any program that serves one port, by itself or in a container, with nothing in front of it.
 
 It knows no key of its generation, so what proves that the right one answers is the kernel's word on who listens there,
 which the core asks for (supervisor.ports). The key for its clients is given to it by a 0600 file or by a variable, never
@@ -10,27 +10,26 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from supervisor.contract import GroupSpec, LaunchSpec
 from supervisor.errors import ConfigError, EngineBinaryError
-from supervisor.kinds import Activity, Answer, Birth, Command, Report, ServerState
+from supervisor.kinds import PROXY, Activity, Answer, Birth, Command, Report, ServerState
+from workers import container_run
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from supervisor.config_shape import EngineConfig, GroupConfig
 
-PORT, KEY_FILE, ROLE = "{port}", "{key_file}", "{role}"
-"""What is replaced in the words of `argv`. Other braces are the program's own, and stay."""
+PORT, KEY_FILE, ROLE, CONTAINER = "{port}", "{key_file}", "{role}", "{container}"
+"""What is replaced in the words of `argv` and `stop`. Other braces are the program's own, and stay."""
+KNOWN: Final = ("argv", "health", "key_variable", "ready", "stop", "workdir")
+CONTAINER_START_PERIOD: Final = 60.0
+"""Default of `start_period_s` for a container, seconds. What serves in one is often a Python engine that compiles kernels at
+its first request, for up to a minute, without a word (vLLM's and SGLang's logs say so)."""
 
-FIRST_LOOK = 0.001  # budget: pause after the first refusal; a program that only opens a port is well after 1 ms
-LOOK_MOST = 0.25  # budget: between two looks at one that loads a model for minutes
-ANSWER_LIMIT = 5.0  # budget: one answer to a look; a health page that takes longer tells as much as none
-HEAD_MOST: Final = 4096
-"""Bytes of an answer that are read for its status line: it is in the first 20."""
 
 _HEALTH: Final = re.compile(r"/[!-~]*")
 _VARIABLE: Final = re.compile(r"(?!QUEENRIGHT_)[A-Za-z_][A-Za-z0-9_]*")
@@ -49,6 +48,7 @@ class CommandKind:
         if problems:
             raise ConfigError("; ".join(problems), "docs/reference/configuration.md has an example")
         options, launch = group.options, group.launches[0]
+        contained = container_run.is_run(options["argv"])
         program = _program(options["argv"][0], group.folder)
         argv = [str(program), *options["argv"][1:], *launch.arguments]
         try:
@@ -57,24 +57,16 @@ class CommandKind:
             raise EngineBinaryError(
                 f"group {group.name}: {program} cannot be read: {error.strerror}", "check its path and permissions"
             ) from None
-        model = launch.path
         return GroupSpec(
             name=group.name,
             kind=self.name,
-            launches=(
-                LaunchSpec(
-                    role=launch.role,
-                    model=model.stem if model is not None and model.is_file() else launch.model,
-                    path=launch.model,
-                    context=launch.context,
-                    sequences=launch.sequences,
-                    pool=launch.pool,
-                ),
-            ),
+            launches=launches_of(group),
             pin=f"command={pin}",
             options={
                 "argv": json.dumps(argv),
                 "health": options.get("health", ""),
+                "ready": options.get("ready", ""),
+                "stop": json.dumps(_stop(options, group.folder)),
                 "key_variable": options.get("key_variable", ""),
                 "workdir": str(_path(options["workdir"], group.folder)) if "workdir" in options else "/",
             },
@@ -82,12 +74,22 @@ class CommandKind:
             grace_s=group.grace_s,
             start_limit_s=group.start_limit_s,
             queue_limit=group.queue_limit,
+            wedge_limit_s=group.wedge_limit_s,
+            start_period_s=float(
+                group.start_period_s
+                if group.start_period_s is not None
+                else CONTAINER_START_PERIOD
+                if contained
+                else 0.0
+            ),
+            stall_limit_s=group.stall_limit_s,
+            is_outside=contained,
         )
 
     def looked_at(self, spec: GroupSpec) -> Iterator[Path]:
         """The program, and what is served where that is a file."""
         yield Path(json.loads(spec.options["argv"])[0])
-        yield Path(os.path.abspath(spec.launches[0].path))
+        yield from (Path(os.path.abspath(launch.path)) for launch in spec.launches)
         yield Path(__file__).parent
 
     def port_names(self, spec: GroupSpec) -> tuple[str, ...]:
@@ -99,20 +101,42 @@ class CommandKind:
         role, keys = spec.launches[0].role, birth.config.with_suffix(".keys")
         values = {PORT: str(birth.ports[role]), KEY_FILE: str(keys), ROLE: role}
         argv: list[str] = json.loads(spec.options["argv"])
+        if spec.is_outside:
+            values[CONTAINER] = container_run.name_of(argv, container_run.slot_of(birth), spec.name)
+        stop = [_filled(word, values) for word in json.loads(spec.options.get("stop", "[]"))]
+        has_keys = any(KEY_FILE in word for word in argv[1:])
+        filled = (argv[0], *(_filled(word, values) for word in argv[1:]))
         variable = spec.options["key_variable"]
+        environment = dict(spec.environment) | ({variable: birth.client_key} if variable else {})
         return Command(
-            argv=(argv[0], *(_filled(word, values) for word in argv[1:])),
-            environment=dict(spec.environment) | ({variable: birth.client_key} if variable else {}),
-            files={keys: f"{birth.client_key}\n"} if any(KEY_FILE in word for word in argv[1:]) else {},
+            argv=container_run.leader(filled, birth, spec.name, environment) if spec.is_outside else filled,
+            environment=environment,
+            files=({birth.config: json.dumps({"argv": filled[:1], "stop": stop})} if stop or spec.is_outside else {})
+            | ({keys: f"{birth.client_key}\n"} if has_keys else {}),
             workdir=spec.options["workdir"],
+            undo=container_run.undo(filled, birth) if spec.is_outside else (),
         )
 
     async def load(self, spec: GroupSpec, birth: Birth, roles: Collection[str], report: Report) -> None:
-        """Wait until it says that it is well, where it has a page for that: that it listens, the core has seen."""
+        """Wait until it says that it is well, where it has a page or a line for that. That it listens, the core has seen;
+        but of a container only the container engine knows whether what answers is in it."""
+        import trio
+
+        from workers import command_hands
+
+        wanted = [launch.role for launch in spec.launches if launch.role in roles]
+        waits = spec.is_outside or spec.options["health"] or spec.options.get("ready")
+        for role in wanted if waits else ():
+            report(role, ServerState.LOADING)
+        if wanted and spec.options.get("ready"):
+            await command_hands.until_said(birth, re.compile(spec.options["ready"]))
+        while wanted:
+            if spec.options["health"]:
+                await command_hands.until_well(birth, spec.options["health"])
+            if not spec.is_outside or await command_hands.container(birth) is not None:
+                break
+            await trio.sleep(command_hands.LOOK_MOST)
         for launch in spec.launches:
-            if launch.role in roles and spec.options["health"]:
-                report(launch.role, ServerState.LOADING)
-                await _until_well(birth, spec.options["health"])
             report(launch.role, ServerState.READY)
 
     async def watch(self, spec: GroupSpec, birth: Birth, report: Report, activity: Activity) -> None:
@@ -125,8 +149,12 @@ class CommandKind:
     async def probe(self, spec: GroupSpec, birth: Birth, subject: str) -> Answer:
         """Its page, whoever is asked for: leader and server are one process. That a port takes a connection would be no
         answer: the kernel takes it for a process that is stopped, too."""
+        from workers import command_hands
+
         page = spec.options["health"]
-        return await ask(_port(birth), page, birth.client_key) if page else Answer.UNKNOWN
+        if spec.is_outside and subject == PROXY:  # that is the client of the container engine: it has no page
+            return Answer.UNKNOWN
+        return await command_hands.ask(command_hands.port(birth), page, birth.client_key) if page else Answer.UNKNOWN
 
     async def look_closer(self, spec: GroupSpec, birth: Birth, role: str) -> str | None:
         """Nothing is known of its work."""
@@ -136,8 +164,24 @@ class CommandKind:
         """Nor what the smallest work of it would be."""
         return Answer.UNKNOWN
 
+    async def outside(self, birth: Birth) -> int | None:
+        """The container's first process."""
+        from workers import command_hands
+
+        return await command_hands.container(birth) or None
+
     async def release(self, birth: Birth) -> None:
-        """It has nothing to let go of: SIGTERM ends it."""
+        """Run its stop command, where it has one; SIGTERM comes next."""
+        import trio
+
+        from workers import command_hands
+
+        try:
+            stop = json.loads(await trio.to_thread.run_sync(birth.config.read_text))["stop"]
+        except FileNotFoundError:  # it has none
+            return
+        if stop:
+            await trio.to_thread.run_sync(command_hands.run, stop, abandon_on_cancel=True)
 
 
 KIND = CommandKind()
@@ -149,13 +193,9 @@ KIND = CommandKind()
 def _problems(group: GroupConfig) -> Iterator[str]:
     """All that is wrong with a group of this kind, each with its key."""
     options = group.options
-    known = ("argv", "health", "workdir", "key_variable")
-    for name in sorted(options.keys() - set(known)):
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, known, n=1)
-        yield f"options.{name}: unknown key; expected {f'`{near[0]}`?' if near else 'one of ' + ', '.join(known)}"
-    yield from _argv_problems(options.get("argv"))
+    yield from unknown_keys(options, KNOWN)
+    yield from _argv_problems(options)
+    yield from _ready_problems(options)
     health, workdir = options.get("health", "/"), options.get("workdir", "/")
     if not isinstance(health, str) or not _HEALTH.fullmatch(health):
         yield f"options.health: expected a path that begins with / (no blanks), found {health!r}"
@@ -166,16 +206,61 @@ def _problems(group: GroupConfig) -> Iterator[str]:
     variable = options.get("key_variable", "A")
     if not isinstance(variable, str) or not _VARIABLE.fullmatch(variable):
         yield f"options.key_variable: expected a variable's name that does not begin with QUEENRIGHT_, found {variable!r}"
-    if len(group.launches) != 1:
-        yield f"launches: expected exactly one, which is what the command serves, found {len(group.launches)}"
     for index, launch in enumerate(group.launches):
         if not launch.context or not launch.sequences:
             yield f"launches[{index}]: expected numbers for `context` and `sequences`: of a command nobody knows what fits"
         if launch.idle_ttl_s:
             yield f"launches[{index}].idle_ttl_s: expected 0: a command has nothing that could unload it"
+        if launch.arguments and index:
+            yield f"launches[{index}].arguments: expected none: there is one process, and the first launch has its arguments"
 
 
-def _argv_problems(argv: Any) -> Iterator[str]:
+def unknown_keys(options: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[str]:
+    """A problem for each key that a kind does not know."""
+    for name in sorted(options.keys() - set(known)):
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, known, n=1)
+        yield f"options.{name}: unknown key; expected {f'`{near[0]}`?' if near else 'one of ' + ', '.join(known)}"
+
+
+def launches_of(group: GroupConfig) -> tuple[LaunchSpec, ...]:
+    """As the file says them. A model is a name here, and only shown; where it is a file, by the file's name."""
+    return tuple(
+        LaunchSpec(
+            role=launch.role,
+            model=launch.path.stem if launch.path is not None and launch.path.is_file() else launch.model,
+            path=launch.model,
+            context=launch.context,
+            sequences=launch.sequences,
+            pool=launch.pool,
+        )
+        for launch in group.launches
+    )
+
+
+def _stop(options: Mapping[str, Any], folder: Path) -> list[str]:
+    """Raises EngineBinaryError."""
+    words = options.get("stop", [])
+    return [str(_program(words[0], folder)), *words[1:]] if words else []
+
+
+def _ready_problems(options: Mapping[str, Any]) -> Iterator[str]:
+    ready, stop, argv = options.get("ready", ""), options.get("stop", ["x"]), options.get("argv")
+    try:
+        re.compile(ready)
+    except (re.error, TypeError, RecursionError) as error:
+        yield f"options.ready: expected a regular expression, found {ready!r} ({error})"
+    if not isinstance(stop, list) or not stop or not all(isinstance(word, str) and "\0" not in word for word in stop):
+        yield f"options.stop: expected a command line as an array of strings, found {stop!r}"
+    if isinstance(argv, list) and all(isinstance(word, str) for word in argv) and container_run.is_run(argv):
+        yield from container_run.problems(argv)
+        if not options.get("health") and not ready:
+            yield "options.health: expected one, or `ready`: a container's port takes connections before anything in it does"
+
+
+def _argv_problems(options: Mapping[str, Any]) -> Iterator[str]:
+    argv = options.get("argv")
     if not isinstance(argv, list) or not argv or not all(isinstance(word, str) and "\0" not in word for word in argv):
         yield 'options.argv: expected the command line as an array of strings, ["PROGRAM", "--port", "{port}"]'
     elif not any(PORT in word for word in argv[1:]):
@@ -206,50 +291,3 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         word = word.replace(name, value)
     return word
-
-
-# --- its health -------------------------------------------------------------------------------------------------------
-
-
-async def _until_well(birth: Birth, page: str) -> None:
-    """Ask until all is well. Bounded by the caller: slow is not dead."""
-    import trio
-
-    pause = FIRST_LOOK
-    while True:
-        with trio.move_on_after(ANSWER_LIMIT):
-            if await ask(_port(birth), page, birth.client_key) is Answer.ANSWERED:
-                return
-        await trio.sleep(pause)
-        pause = min(2 * pause, LOOK_MOST)
-
-
-def _port(birth: Birth) -> int:
-    return next(iter(birth.ports.values()))
-
-
-async def ask(port: int, page: str, key: str) -> Answer:
-    """What 127.0.0.1:port says to a GET: well with 2xx, not yet with any other status. Not bounded. Raises OSError for
-    what fails on our side.
-
-    A plain socket: a look takes 0.06 ms, with an HTTP library 0.3 ms (measured), and a recovery has three milliseconds.
-    """
-    import trio
-
-    question = (
-        f"GET {page} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n\r\n"
-    )
-    with trio.socket.socket() as connection:
-        try:
-            await connection.connect(("127.0.0.1", port))
-        except ConnectionError:
-            return Answer.REFUSED
-        head = b""
-        with suppress(ConnectionError):
-            await connection.send(question.encode())
-            while b"\r\n" not in head and len(head) < HEAD_MOST and (data := await connection.recv(HEAD_MOST)):
-                head += data
-    words = head.split(b"\r\n", 1)[0].split()
-    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-        return Answer.BROKE_OFF
-    return Answer.ANSWERED if words[1].startswith(b"2") else Answer.NOT_YET

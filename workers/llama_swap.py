@@ -86,6 +86,8 @@ class LlamaSwap:
             start_limit_s=group.start_limit_s,
             wedge_limit_s=group.wedge_limit_s,
             queue_limit=group.queue_limit,
+            start_period_s=group.start_period_s or 0.0,
+            stall_limit_s=group.stall_limit_s,
         )
         _refuse_unspeakable(spec)
         _refuse_poolless(spec, server)
@@ -209,6 +211,10 @@ class LlamaSwap:
 
         path, body = smallest_work(spec, role)
         return await loopback.work(birth.ports[role], path, json.dumps(body).encode(), birth.generation_key)
+
+    async def outside(self, birth: Birth) -> int | None:
+        """Everything of it is below its proxy."""
+        return None
 
     async def release(self, birth: Birth) -> None:
         """Unload: on a bare SIGTERM llama-swap drains for up to 30 s, after an unload it ends at once."""

@@ -216,6 +216,9 @@ class FakeKind:
         finally:
             self.watching.remove(birth.generation)
 
+    async def outside(self, birth: Birth) -> int | None:
+        return None
+
     async def release(self, birth: Birth) -> None:
         self.releases.append(birth.generation)
         if self.release_does == "hang":

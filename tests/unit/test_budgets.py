@@ -20,7 +20,7 @@ def test_they_fit_as_they_are() -> None:
         ("UNLOAD_LIMIT", 3.0, "UNLOAD_LIMIT < GROUP_GRACE"),
         ("GROUP_GRACE", 4.0, "GROUP_GRACE + SWEEP_LIMIT < GROUP_STOP"),
         ("SWEEP_LIMIT", 3.0, "GROUP_GRACE + SWEEP_LIMIT < GROUP_STOP"),
-        ("GROUP_STOP", 8.0, "GROUP_STOP < TEARDOWN"),
+        ("GROUP_STOP", 8.0, "GROUP_STOP + UNDO_LIMIT < TEARDOWN"),
         ("TEARDOWN", 9.5, "TEARDOWN < WARDEN_STOP"),
         ("SWEEP_LIMIT", 2.0, "WARDEN_STOP + SWEEP_LIMIT < 10"),
         ("WARDEN_STOP", 15.0, "WARDEN_STOP < HANDOFF_WAIT"),
@@ -55,4 +55,4 @@ def test_the_check_runs_without_asserts_too() -> None:
     script = "from supervisor import budgets; budgets.GROUP_STOP = 99; budgets.check()"
     done = subprocess.run([sys.executable, "-O", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "GROUP_STOP < TEARDOWN" in done.stderr
+    assert "GROUP_STOP + UNDO_LIMIT < TEARDOWN" in done.stderr

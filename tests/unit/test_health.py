@@ -83,6 +83,31 @@ def test_three_silent_probes_without_life_are_a_hang() -> None:
     assert server.look().verdict is Verdict.HUNG
 
 
+def test_a_first_request_that_is_silent_within_the_start_period_is_no_failure() -> None:
+    """Not after the period either: what was missed in it never counts."""
+    server = Watched(starting=True, in_flight=1)
+    said = server.look_for(75, answer=Answer.SILENT, computing=False)
+    assert said.verdict is Verdict.BUSY
+    assert "start_period_s" in said.reason
+    assert server.look(starting=False).verdict not in FATAL
+    assert server.look_for(3).verdict is Verdict.HUNG
+
+
+def test_one_that_was_stopped_within_the_start_period_is_hung_all_the_same() -> None:
+    assert Watched(starting=True).look_for(2, stopped=True, answer=Answer.UNKNOWN).verdict is Verdict.HUNG
+
+
+def test_a_memory_stall_at_full_cpu_is_shown_and_left_alone_for_as_long_as_is_configured() -> None:
+    """The engine's own note says that it may last; nothing comes out, no probe is answered, the CPU is busy."""
+    limits = Limits.with_wedge(LIMITS.wedge, stall=2 * LIMITS.stall)
+    server = Watched(limits, in_flight=1)
+    assert server.look_for(int(1.5 * LIMITS.stall), answer=Answer.SILENT, computing=True).verdict in (
+        Verdict.BUSY,
+        Verdict.STALLED,
+    )
+    assert server.look_for(int(LIMITS.stall)).verdict is Verdict.HUNG
+
+
 def test_one_missed_probe_of_three_is_nothing() -> None:
     """gonka-ai/gonka#1421 (a)."""
     server = Watched()

@@ -61,6 +61,7 @@ def test_the_tree_of_a_slot_is_that_of_the_code() -> None:
             slot.start_log("GROUP", "GEN"), slot.group_record("GROUP"), slot.group_key("GROUP"),
             slot.group_port("GROUP"), slot.generation_lock("GROUP", "GEN"),
             slot.generation_config("GROUP", "GEN"), slot.generation_config("GROUP", "GEN").with_suffix(".keys"),
+            slot.generation_undo("GROUP", "GEN"),
         )),
     }  # fmt: skip
     tree = CONCEPTS.read_text(encoding="utf-8").partition("```\n<slot>/\n")[2].partition("```")[0]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from attrs import evolve
 
 from supervisor import config, resolving
 from supervisor.errors import ConfigError, EngineBinaryError
@@ -117,6 +118,13 @@ def test_a_bare_name_is_looked_for_on_path(program: Path, monkeypatch: pytest.Mo
         ('argv = ["./serve", "{port}"]\nworkdir = "none"', r"options.workdir: there is no directory .*/none"),
         ('argv = ["./serve", "{port}"]\nworkdir = ""', r"options.workdir: expected the path"),
         ('argv = ["./serve", "{port}"]\nkey_variable = "QUEENRIGHT_KEY"', r"options.key_variable: expected"),
+        ('argv = ["./serve", "{port}"]\nready = "("', r"options.ready: expected a regular expression"),
+        ('argv = ["./serve", "{port}"]\nstop = "kill"', r"options.stop: expected a command line"),
+        ('argv = ["./podman", "run", "-p", "{port}:1", "image"]', r"options.health: expected one, or `ready`"),
+        (
+            'argv = ["./docker", "run", "-d", "-p", "{port}:1", "image"]\nhealth = "/"',
+            r"options.argv: -d: leave it out, it has to stay in the foreground",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_file_and_key(options: str, says: str, program: Path) -> None:
@@ -129,8 +137,96 @@ def test_all_that_is_wrong_is_said_at_once(program: Path) -> None:
     launch = 'role = "a"\nmodel = "m"\nidle_ttl_s = 5\n[[groups.web.launches]]\nrole = "b"\nmodel = "m"\n'
     with pytest.raises(ConfigError) as raised:
         spec_of(program.parent, 'argv = ["./serve"]\nhealth = 1', launch)
-    for part in ("options.argv", "options.health", "launches: expected exactly one", "launches[0].idle_ttl_s"):
+    for part in ("options.argv", "options.health", "launches[0].idle_ttl_s"):
         assert part in str(raised.value)
+
+
+# --- in a container ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def podman(program: Path) -> Path:
+    return program.rename(program.with_name("podman"))
+
+
+def test_a_container_has_name_labels_and_id_file_and_its_variables_by_name_alone(podman: Path) -> None:
+    options = (
+        'argv = ["./podman", "run", "-p", "127.0.0.1:{port}:80", "image", "-d"]\nhealth = "/"\nkey_variable = "KEY"'
+    )
+    spec = spec_of(podman.parent, options)
+    assert (spec.is_outside, spec.start_period_s) == (True, command.CONTAINER_START_PERIOD)
+    slot = podman.parent / "slot"
+    made = command.KIND.command(spec, birth_of(spec, folder=slot / "groups"))
+    *words, last = made.argv
+    assert words[words.index("start") + 1] == str(podman)
+    name = words[words.index("--name") + 1]
+    assert name.startswith("queenright-web-")
+    added = " ".join(words[words.index("run") :])
+    for part in (
+        f"slot={slot}",
+        "group=web",
+        "generation=ab12",
+        f"--cidfile {slot}/groups/web.ab12.cid",
+        "--rm",
+        "--env KEY",
+    ):
+        assert part in added
+    assert added.endswith("-p 127.0.0.1:4711:80 image")
+    assert last == "-d"  # the program's own, behind the image
+    assert KEY not in " ".join(made.argv)
+    assert made.undo[-3:] == (str(podman), "ab12", f"{slot}/groups/web.ab12.cid")
+
+
+def test_a_name_of_the_configuration_stays_and_is_what_a_stop_command_gets(podman: Path) -> None:
+    argv = 'argv = ["./podman", "run", "--rm", "--name=mine", "-p", "{port}:80", "image", "--name", "x"]\nhealth = "/"'
+    spec = spec_of(podman.parent, f'{argv}\nstop = ["./podman", "stop", "{{container}}"]')
+    made = command.KIND.command(spec, birth_of(spec))
+    assert made.argv.count("--rm") == 1
+    assert "queenright-web" not in " ".join(made.argv)
+    assert '"stop", "mine"' in made.files[Path("/slot/web.ab12.json")]
+
+
+def test_without_a_container_nothing_is_undone_and_there_is_no_start_period(program: Path) -> None:
+    spec = spec_of(program.parent, 'argv = ["./serve", "run", "{port}"]')
+    assert (spec.is_outside, spec.start_period_s) == (False, 0.0)
+    assert command.KIND.command(spec, birth_of(spec)).undo == ()
+
+
+@pytest.mark.trio
+async def test_a_line_of_the_log_says_that_it_is_ready_and_those_of_an_earlier_life_do_not(program: Path) -> None:
+    spec = spec_of(program.parent, 'argv = ["./serve", "{port}"]\nready = "serving on \\\\d+"')
+    log = program.parent / "web.log"
+    log.write_text("serving on 1\n")
+    birth = evolve(birth_of(spec), log=log, log_start=log.stat().st_size)
+    told: list[Any] = []
+    async with trio.open_nursery() as nursery:
+
+        async def load() -> None:
+            await command.KIND.load(spec, birth, ["web"], lambda *what: told.append(what))
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(load)
+        await trio.sleep(0.05)
+        assert told == [("web", ServerState.LOADING)]
+        with log.open("a") as file:
+            file.write("serv")
+            file.flush()
+            await trio.sleep(0.05)
+            file.write("ing on 4711")
+            file.flush()
+            await trio.sleep(10)
+    assert told == [("web", ServerState.LOADING), ("web", ServerState.READY)]
+
+
+@pytest.mark.process
+def test_its_stop_command_is_run_before_it_is_signalled(program: Path) -> None:
+    program.write_text(f"#!/bin/sh\necho $1 > {program.parent}/stopped\n")
+    spec = spec_of(program.parent, 'argv = ["./serve", "{port}"]\nstop = ["./serve", "{port}"]')
+    birth = birth_of(spec, folder=program.parent)
+    for path, text in command.KIND.command(spec, birth).files.items():
+        path.write_text(text)
+    trio.run(command.KIND.release, birth)
+    assert (program.parent / "stopped").read_text() == "4711\n"
 
 
 # --- health -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,135 @@
+"""`podman run` and `docker run` as the command of a group: what is added to their words, and what these may not say."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from workers import container
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from supervisor.kinds import Birth
+
+ENGINES: Final = frozenset({"podman", "docker", "nerdctl"})
+FLAGS: Final = frozenset(
+    {
+        "--rm",
+        "--init",
+        "--privileged",
+        "--read-only",
+        "-i",
+        "-t",
+        "-it",
+        "--interactive",
+        "--tty",
+        "-P",
+        "--publish-all",
+    }
+    | {"--no-healthcheck", "-q", "--quiet", "--oom-kill-disable"}
+)
+"""Options of `run` that take no value, so that the word after one may be the image."""
+REFUSED: Final = {
+    "-d": "it has to stay in the foreground: its end is the container's",
+    "--detach": "it has to stay in the foreground: its end is the container's",
+    "--cidfile": "we give it ourselves",
+    "--restart": "we restart it ourselves",
+    "--sig-proxy": "its SIGTERM is the container's",
+}
+INSPECT: Final = 5.0  # budget: one `inspect`, which takes 20 ms; an engine that is busy with an image may take seconds
+PROGRAM: Final = Path(container.__file__).resolve()
+
+
+def is_run(argv: Sequence[str]) -> bool:
+    """Whether these words start a container."""
+    return len(argv) > 2 and Path(argv[0]).name in ENGINES and argv[1] == "run"
+
+
+def problems(argv: Sequence[str]) -> Iterator[str]:
+    """What such a command line may not say."""
+    for word in options(argv):
+        if word in REFUSED:
+            yield f"options.argv: {word}: leave it out, {REFUSED[word]}"
+
+
+def options(argv: Sequence[str]) -> Iterator[str]:
+    """The names of the options before the image."""
+    takes_value = False
+    for word in argv[2:]:
+        if takes_value:
+            takes_value = False
+        elif not word.startswith("-"):
+            return
+        else:
+            name, equals, _ = word.partition("=")
+            yield name
+            takes_value = not equals and name not in FLAGS and name not in REFUSED
+
+
+def name_of(argv: Sequence[str], slot: Path, group: str) -> str:
+    """What the container is called: as the configuration says, else the same over generations."""
+    for index, word in enumerate(argv):
+        if word == "--name" and index + 1 < len(argv):
+            return argv[index + 1]
+        if word.startswith("--name="):
+            return word.partition("=")[2]
+        if index > 1 and not word.startswith("-") and argv[index - 1] in FLAGS:
+            break
+    return f"queenright-{group}-{hashlib.sha256(str(slot).encode()).hexdigest()[:8]}"
+
+
+def leader(argv: Sequence[str], birth: Birth, group: str, variables: Iterable[str]) -> tuple[str, ...]:
+    """The command line of the generation's leader. `variables` are handed on into the container, by name alone."""
+    slot, given = slot_of(birth), set(options(argv))
+    name = name_of(argv, slot, group)
+    labels = {"slot": str(slot), "group": group, "generation": birth.generation}
+    added = [word for key, value in labels.items() for word in ("--label", f"{container.LABEL}{key}={value}")]
+    added += ["--cidfile", str(id_file(birth))]
+    added += [] if "--name" in given else ["--name", name]
+    added += [] if "--rm" in given else ["--rm"]
+    added += [word for variable in sorted(variables) for word in ("--env", variable)]
+    words = ["start", argv[0], name, str(slot), group, "--", "run", *added, *argv[2:]]
+    return (sys.executable, "-I", "-S", str(PROGRAM), *words)
+
+
+def undo(argv: Sequence[str], birth: Birth) -> tuple[str, ...]:
+    """See kinds.Command."""
+    return (sys.executable, "-I", "-S", str(PROGRAM), "undo", argv[0], birth.generation, str(id_file(birth)))
+
+
+def slot_of(birth: Birth) -> Path:
+    """The slot's directory."""
+    return birth.config.parent.parent
+
+
+def id_file(birth: Birth) -> Path:
+    """Where the container engine writes the container's id; `run` refuses a file that is there."""
+    return birth.config.with_suffix(".cid")
+
+
+def pid_of(engine: str, birth: Birth) -> int | None:
+    """The first process of the generation's container, 0 where it runs and that cannot be told; None where none runs. It
+    blocks, for INSPECT at most.
+
+    Another pid namespace (a container engine in a virtual machine) has other numbers: a process is taken for the container's
+    only if its control group is, which has the id in its name (podman's libpod-ID.scope, docker's docker-ID.scope or /docker/ID).
+    """
+    try:
+        one = id_file(birth).read_text(encoding="ascii").strip()
+        words = [engine, "inspect", "--format", "{{json .State}}", one]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=INSPECT, check=False)
+        state = json.loads(done.stdout)
+        if not one or state["Running"] is not True:
+            return None
+        pid = int(state["Pid"])
+    except (OSError, ValueError, LookupError, TypeError, subprocess.TimeoutExpired):
+        return None
+    try:
+        return pid if pid > 0 and one in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8") else 0
+    except (OSError, ValueError):
+        return 0
