@@ -1,4 +1,4 @@
-"""The gateway in front of a real llama-server, asked by OpenAI's own client."""
+"""What the gateway puts together in front of a real llama-server is what the server itself would have said."""
 
 from __future__ import annotations
 
@@ -82,29 +82,3 @@ def test_an_answer_that_was_put_together_is_the_servers_own(real: tuple[Place, s
         for name in VARYING:
             answer.pop(name, None)
     assert found == wanted
-
-
-def test_openais_client_converses_embeds_streams_and_leaves(real: tuple[Place, str]) -> None:
-    from openai import OpenAI
-
-    place, url = real
-    with OpenAI(base_url=f"{url}/v1", api_key="none", timeout=PATIENCE) as client:
-        assert [model.id for model in client.models.list()] == ["chat", "embed"]
-        more: Any = {"model": "chat", "messages": ASKED, "temperature": 0, "seed": 1}
-        whole = client.chat.completions.create(**more, max_tokens=12)
-        assert whole.choices[0].message.content
-        stream = client.chat.completions.create(**more, max_tokens=12, stream=True)
-        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == whole.choices[0].message.content
-        vectors = client.embeddings.create(model="embed", input=["bees", "honey"], encoding_format="float").data
-        assert [len(row.embedding) for row in vectors] == [384, 384]
-        stream = client.chat.completions.create(**more, max_tokens=900, stream=True, extra_body={"ignore_eos": True})
-        next(iter(stream))
-        stream.close()
-    port = place.group()["servers"][0]["port"]
-    key = place.slot.group_key("chat").read_text().strip()
-
-    def is_free() -> bool:
-        slots = httpx.get(f"http://127.0.0.1:{port}/slots", headers={"Authorization": f"Bearer {key}"}).json()
-        return not any(slot["is_processing"] for slot in slots)
-
-    place.until(is_free, within=6, what="the server lets go of it")
