@@ -32,10 +32,14 @@ class BenchCommand:
         from pathlib import Path
 
         from chaos.bench_cells import CELLS
+        from chaos.bench_gateway import CELLS as GATEWAY_CELLS
         from chaos.bench_peers import CELLS as PEER_CELLS
 
         parser.add_argument(
-            "what", nargs="?", choices=["peers"], help="`peers`: beside other supervisors, on the same dummy children"
+            "what",
+            nargs="?",
+            choices=["peers", "gateway"],
+            help="`peers`: beside other supervisors, on the same dummy children; `gateway`: what the gateway adds",
         )
         parser.add_argument("--only", metavar="CELL,...", help="measure these cells alone (default: all that can be)")
         parser.add_argument(
@@ -49,7 +53,8 @@ class BenchCommand:
         cells = "\n".join(f"  {name:{width}}  {cell.help}" for name, cell in CELLS.items())
         parser.epilog = (
             f"cells:\n{cells}\n\n"
-            f"cells of peers: {', '.join(PEER_CELLS)}\n\n"
+            f"cells of peers: {', '.join(PEER_CELLS)}\n"
+            f"cells of gateway: {', '.join(GATEWAY_CELLS)}\n\n"
             "example:\n  queenright bench --only version,status\n  queenright bench peers --only recovery\n\n"
             "Exit status 0 when all was measured, whether the goals were met or missed. All cells take some two minutes.\n"
             "Cells that need an engine are left out where there is no llama-server or model, unless asked for by name."
@@ -62,14 +67,15 @@ class BenchCommand:
         named = None if args.only is None else [name.strip() for name in args.only.split(",") if name.strip()]
         if args.what == "peers":
             return _peers(named, args)
-        cells = _chosen(named)
+        names = None if args.what is None else _gateway_names(named)
+        cells = _chosen(named) if names is None else []
         where = report.machine()
         if not args.json:
             print(where.line)
             if where.warning:
                 print(f"  {where.warning}")
             sys.stdout.flush()
-        group, figures, skipped = _measure(cells, named is not None, args.pairs, args.config)
+        group, figures, skipped = _measure(cells, names, named is not None, args.pairs, args.config)
         if args.json:
             import json
 
@@ -150,8 +156,15 @@ def _peers(named: list[str] | None, args: argparse.Namespace) -> int:
     return 0
 
 
+def _gateway_names(named: list[str] | None) -> list[str]:
+    """As `_names`, of the gateway's cells."""
+    from chaos.bench_gateway import CELLS
+
+    return _names(named, CELLS)
+
+
 def _measure(
-    cells: list[Cell], named: bool, pairs: int | None, config: Path | None
+    cells: list[Cell], gateway: list[str] | None, named: bool, pairs: int | None, config: Path | None
 ) -> tuple[GroupSpec | None, list[Figure], dict[str, str]]:
     """Measure in a directory of our own: the group that was run, the figures, and what was left out and why."""
     import tempfile
@@ -172,10 +185,14 @@ def _measure(
         path = config or folder / "queenright.toml"
         if config is None:
             path.write_text(bench_cells.CONFIGURATION, encoding="utf-8")
-        group, why = _group(cells, path, named=config is not None)
+        group, why = _group(cells, gateway, path, named=config is not None)
         if why is not None and named and any(cell.needs_engine for cell in cells):
             raise why
         bench = bench_cells.Bench(folder, path, pairs, group, teller)
+        if gateway is not None:
+            from chaos import bench_gateway
+
+            figures, skipped = bench_gateway.measure(bench, gateway, why)
         for cell in cells:
             if why is None or not cell.needs_engine:
                 figures += cell.run(bench)
@@ -186,12 +203,14 @@ def _measure(
     return group, figures, skipped
 
 
-def _group(cells: list[Cell], config: Path, *, named: bool) -> tuple[GroupSpec | None, QueenrightError | None]:
+def _group(
+    cells: list[Cell], gateway: list[str] | None, config: Path, *, named: bool
+) -> tuple[GroupSpec | None, QueenrightError | None]:
     """What can be run here, or why nothing can. A configuration that was named must be usable: raises."""
     from chaos.bench_cells import group_to_run
     from supervisor.errors import QueenrightError
 
-    if not any(cell.uses_engine for cell in cells):
+    if not any(cell.uses_engine for cell in cells) and "model" not in (gateway or ()):
         return None, None
     try:
         return group_to_run(config), None

@@ -191,14 +191,14 @@ def idle(bench: Bench) -> list[Figure]:
         time.sleep(SETTLE_S)
         for number in range(windows):
             bench.tell("idle", number, windows)
-            began, before = time.perf_counter(), _cpu_seconds(pid)
+            began, before = time.perf_counter(), cpu_seconds(pid)
             time.sleep(IDLE_S)
-            found.append(100 * (_cpu_seconds(pid) - before) / (time.perf_counter() - began))
+            found.append(100 * (cpu_seconds(pid) - before) / (time.perf_counter() - began))
         bench.tell("idle", windows, windows)
     return [measuring.amount("idle", f"keeper, {SOME} members", measuring.PERCENT, found, goal=0.5)]
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """What all its threads have run, those that ended too, to the nanosecond: the clock of clock_getcpuclockid(3), whose
     number is made as in the kernel's <linux/posix-timers.h>. Raises NotMeasuredError."""
     try:

@@ -23,6 +23,8 @@ COVERED: Final = 0.95
 
 RATIO: Final = "x"
 MEBIBYTES: Final = "MiB"
+MILLISECONDS: Final = "ms"
+RATE: Final = "tokens/s"
 PERCENT: Final = "%"
 """Of one core."""
 

@@ -323,6 +323,26 @@ def test_every_cell_has_its_figures_and_nothing_is_left(cells: dict[str, list[st
 
 
 @pytest.mark.process
+@pytest.mark.long
+def test_the_gateways_cells_have_their_figures_and_nothing_is_left(home: Path, kit: Kit) -> None:
+    """But for the one of a real model."""
+    process = start(home, kit, "gateway", "--pairs", "1", "--json", "--only", "streams,saturation,bodies")
+    out, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    found = [(figure["cell"], figure["unit"]) for figure in json.loads(out)["figures"]]
+    assert found == [
+        ("streams", "%"),
+        ("streams", "ms"),
+        ("streams", "ms"),
+        ("saturation", "tokens/s"),
+        ("saturation", "tokens/s"),
+        ("bodies", "ms"),
+        ("bodies", "ms"),
+    ]
+    assert not list((home / "tmp").iterdir())
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_bench_that_is_ended_takes_its_engine_with_it(number: signal.Signals, home: Path, kit: Kit) -> None:
     process = start(home, kit, "--only", "keeper", "--pairs", "1000")
