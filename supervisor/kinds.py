@@ -124,7 +124,8 @@ class Kind(Protocol):
 
     def looked_at(self, spec: GroupSpec) -> Iterable[Path]:
         """Files and directories that roles, paths and pin of what `resolve` gave depend on, there or not; but for the
-        configuration and the directories of $PATH and sys.path. While none of them changes, `ticket` does not ask again."""
+        configuration and the directories of $PATH and sys.path. While none of them changes, `ticket` does not ask again;
+        each time where a kind does not have this."""
 
     def port_names(self, spec: GroupSpec) -> tuple[str, ...]:
         """Ports a generation needs; the first is the one clients use."""

@@ -97,9 +97,11 @@ def leave(slot: Slot, config: Path, spec: EngineSpec, began_ns: int) -> None:
         contract = control.ask(slot, "status", brief=True)["contract"]
         if not ladder.covers(spec, records.structure(contract, EngineSpec)):
             return  # ours is a private one, or it is being changed just now
+        if (of_kinds := _of_kinds(spec)) is None:
+            return
         ticket = {
             "circumstances": _circumstances(config),
-            "files": {path: _look(path) for path in map(str, (*_everywhere(config), *_of_kinds(spec)))},
+            "files": {path: _look(path) for path in map(str, (*_everywhere(config), *of_kinds))},
             "contract": contract,
             "models": {launch.role: launch.model for group in spec.groups for launch in group.launches},
             "keep_warm": spec.keep_warm,
@@ -147,11 +149,17 @@ def _everywhere(config: Path) -> Iterator[str]:
     yield os.path.dirname(__file__)
 
 
-def _of_kinds(spec: EngineSpec) -> Iterator[Path]:
+def _of_kinds(spec: EngineSpec) -> list[Path] | None:
+    """What they looked at; None where one of them does not say, as one that was made for an earlier version."""
     from supervisor import kinds
 
+    found: list[Path] = []
     for group in spec.groups:
-        yield from kinds.find(group.kind).looked_at(group)
+        look = getattr(kinds.find(group.kind), "looked_at", None)
+        if look is None:
+            return None
+        found += look(group)
+    return found
 
 
 def _look(path: str) -> list[int] | None:

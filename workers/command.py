@@ -87,9 +87,10 @@ class CommandKind:
         )
 
     def looked_at(self, spec: GroupSpec) -> Iterator[Path]:
-        """The program, and what is served where that is a file."""
+        """The program, and what is served where that is a file: then its path is absolute, whatever the configuration
+        says, and else it is a name, which is the same from everywhere."""
         yield Path(json.loads(spec.options["argv"])[0])
-        yield from (Path(os.path.abspath(launch.path)) for launch in spec.launches)
+        yield from (Path(launch.path) for launch in spec.launches if os.path.isabs(launch.path))
         yield Path(__file__).parent
 
     def port_names(self, spec: GroupSpec) -> tuple[str, ...]:
