@@ -126,11 +126,11 @@ def new_birth(spec: GroupSpec, kind: Kind, slot: Slot, last_ports: Mapping[str, 
     chosen: dict[str, int] = {}
     remembered = _remembered_port(slot, spec.name)
     others = {port for group, theirs in _given.items() if group != spec.name for port in theirs}
-    for name in kind.port_names(spec):
-        chosen[name] = ports.choose(last_ports.get(name, remembered), others.union(chosen.values()))
-        remembered = None  # it is that of the first name, where clients go
+    for number, name in enumerate(kind.port_names(spec)):  # what is remembered is the first one's, where clients go
+        wish = last_ports.get(name, remembered if number == 0 else None)
+        chosen[name] = ports.choose(wish, others.union(chosen.values()))
     first = next(iter(chosen.values()))
-    if first != _remembered_port(slot, spec.name):
+    if first != remembered:
         with suppress(RecordError):  # then the next engine has another port
             records.write_text_private(slot.group_port(spec.name), f"{first}\n")
     return known_birth(spec, slot, secrets.token_hex(8), chosen, warden_pid)

@@ -319,7 +319,12 @@ class Group:
             self.ledger.release()
         self.reason, self._blame = finding.verdict.reason, ""
         self._write_note()
-        self._work.attempt(self._answer, finding.verdict)
+        at_once = finding.verdict.restart and not finding.verdict.delay
+        if at_once and not self._errand.stops_due:  # in this very step: what it posts to the warden comes in one piece
+            self.past = self.past.started_again(time.monotonic())
+            self._handle(Happening(Event.AGAIN))
+        else:
+            self._work.attempt(self._answer, finding.verdict)
 
     _hands: dict[Action, Callable[[Group], None]] = {  # noqa: RUF012 - a constant table, never changed
         Action.SPAWN: _spawn,
