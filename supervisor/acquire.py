@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervisor.contract import EngineSpec
+    from supervisor.identity import Identity
 
 UNDECIDED = frozenset({Rung.WAIT, Rung.HELD})
 
@@ -157,14 +158,17 @@ def _carry_out(view: View, decision: Decision, program: str) -> tuple[Membership
 
 def take_empty(slot: Slot, wanted: EngineSpec, *, program: str, say: Callable[[str], None]) -> locks.Hold:
     """Have the slot empty, and hold its build.lock, for a process that becomes the warden itself. What a dead engine
-    left is removed first, and a warden that is proven to hang; for that proof alone anything is waited for.
+    left is removed first, and a warden that is proven to hang; and an engine that members built and that ours replaces
+    whole is stopped (`ladder.gives_way`): after a SIGKILL of a whole unit they are often faster than its restart. For
+    these two alone anything is waited for, without the lock.
 
     Raises OwnedElsewhereError, HeldError, SlotError, LockTimeoutError, or QueenrightError for what cannot be killed.
     """
     view = View(slot, wanted)
     deadline = time.monotonic() + budgets.HANDOFF_WAIT
-    said = False
+    said, tries = False, 0
     while True:
+        incumbent = None
         hold = locks.acquire(slot.build_lock, timeout=budgets.BUILD_LOCK_WAIT)
         try:
             decision = view.decide()
@@ -174,10 +178,17 @@ def take_empty(slot: Slot, wanted: EngineSpec, *, program: str, say: Callable[[s
             taken = view.take_over(decision) if ending else decision
             if taken.rung is Rung.BUILD:
                 return hold
+            if taken.rung in (Rung.BIND, Rung.EXTEND) and tries < budgets.HANDOFF_TRIES:
+                incumbent = view.incumbent()
         except BaseException:
             hold.release()
             raise
         hold.release()
+        if incumbent is not None:
+            tries += 1
+            _end_incumbent(slot, incumbent, program, say)
+            deadline = time.monotonic() + budgets.HANDOFF_WAIT
+            continue
         if taken.rung is Rung.HELD or view.unkillable:
             raise view.failure(taken, 0.0)
         if not (ending or view.silence.is_suspect) or time.monotonic() > deadline:
@@ -186,6 +197,19 @@ def take_empty(slot: Slot, wanted: EngineSpec, *, program: str, say: Callable[[s
             said = True
             say(f"{taken.reason}; {view.silence.describe()}: waiting for proof that it hangs")
         time.sleep(budgets.BUILD_LOCK_TRY)  # noqa: TID251 - polls a lock that has no event to wait for
+
+
+def _end_incumbent(slot: Slot, warden: Identity, program: str, say: Callable[[str], None]) -> None:
+    """Stop an engine that gives way to ours, and no other one. The caller has let go of build.lock: what comes to be in
+    the slot meanwhile is looked at anew."""
+    from supervisor import stopping
+
+    say(
+        f"taking over from the engine that members built (warden pid {warden.pid}): it is stopped once nothing is in flight,"
+        f" in {budgets.HANDOFF_DRAIN:g} s at most; they come along"
+    )
+    with suppress(NoEngineError):  # gone by itself
+        stopping.stop(slot, who=f"{program} (pid {os.getpid()})", drain_s=budgets.HANDOFF_DRAIN, only=warden)
 
 
 def _occupied(slot: Slot, decision: Decision) -> OwnedElsewhereError:

@@ -59,6 +59,14 @@ CONSOLE_DRAIN: Final = 0.5
 HANDOFF_WAIT: Final = 15.0
 """How long a newcomer waits for a stopping engine to leave the slot. Longer than any teardown."""
 
+HANDOFF_DRAIN: Final = 5.0
+"""For the requests in flight of a detached engine whose place `queenright run` takes. Those without a first byte are
+replayed on the next engine anyway; a long stream must not keep a unit from starting."""
+
+HANDOFF_TRIES: Final = 3
+"""Engines that `queenright run` stops for its own start. A member with a request in hand may build the next one before it
+gets build.lock; who loses three times exits, and a service manager tries again."""
+
 WARDEN_SILENCE: Final = 10.0
 """A warden whose control socket gave no answer for so long is taken for hung, if it is seen stopped (state T) besides.
 A slow fsync, a busy machine or a keeper's restart is over sooner."""
@@ -446,6 +454,10 @@ def check() -> None:
         "RESTART_INTENSITY * RESTART_RESET < RESTART_PERIOD": RESTART_INTENSITY * RESTART_RESET < RESTART_PERIOD,
         "START_LOG_LOOK < LOG_CHECK": START_LOG_LOOK < LOG_CHECK,
         "KEEPER_DELAYS grow": list(KEEPER_DELAYS) == sorted(KEEPER_DELAYS),
+        # Nothing is told to the service manager before there is a warden.
+        "HANDOFF_TRIES * (HANDOFF_DRAIN + HANDOFF_WAIT) < UNIT_START": (
+            HANDOFF_TRIES * (HANDOFF_DRAIN + HANDOFF_WAIT) < UNIT_START
+        ),
         "4 * KEEPER_BEAT < KEEPER_SILENCE": 4 * KEEPER_BEAT < KEEPER_SILENCE,
         "KEEPER_SILENCE + 2 * KEEPER_LOOK < HANDOFF_WAIT": KEEPER_SILENCE + 2 * KEEPER_LOOK < HANDOFF_WAIT,
     }

@@ -162,12 +162,16 @@ async def _rest(served: Served, _: dict[str, Any]) -> AsyncGenerator[dict[str, A
 
 async def _stop(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
     """Snapshots while it stops; the end of the connection is the end of the keeper. With `drain_s`, a caller who hangs up
-    before the stop has begun calls it off; and where somebody drains it already, it begins now: two mean it."""
+    before the stop has begun calls it off; and where somebody drains it already, it begins now: two mean it. With
+    `warden`, only if that is ours: the caller means no engine that came after the one it saw."""
     why = f"asked by {str(question.get('who', 'an unnamed caller'))[:200]}"
     try:
         limit_s = draining.seconds_of(question)
     except QueenrightError as error:
         yield error.as_dict() | {"error": error.what}
+        return
+    if (meant := question.get("warden")) is not None and meant != served.brief()["warden"]:
+        yield {"error": "the engine that was to be stopped is gone, and this is another one", "next_step": ""}
         return
     yield served.snapshot()
     if limit_s and not served.draining:

@@ -126,6 +126,20 @@ def covers(wanted: EngineSpec, served: EngineSpec) -> bool:
     return not _lacks(wanted, served) and not _misfits(wanted, served)
 
 
+def gives_way(served: EngineSpec, wanted: EngineSpec) -> bool:
+    """Whether `queenright run` may take the place of an engine: it lives by its members alone, and all that it serves,
+    its gateway's clients included, is served by the next one as well, so that nobody loses more than a moment."""
+    if served.lifetime is not Lifetime.MEMBERS or not covers(served, wanted):
+        return False
+    theirs, ours = served.gateway, wanted.gateway
+    address = (theirs.host, theirs.port, theirs.ids, theirs.key_file)
+    return not theirs.enabled or (
+        ours.enabled
+        and address == (ours.host, ours.port, ours.ids, ours.key_file)
+        and all(set(names) <= set(ours.aliases.get(role, ())) for role, names in theirs.aliases.items())
+    )
+
+
 def _lacks(wanted: EngineSpec, served: EngineSpec) -> str:
     """What is wanted and not served, in words: pairs, and contexts that were planned too small."""
     found = [f"{role} ({path})" for role, path in sorted(wanted.pairs - served.pairs)]

@@ -17,6 +17,7 @@ from supervisor.errors import HeldError, LockTimeoutError, QueenrightError, Slot
 from supervisor.ladder import Decision, Observation, Rung
 
 if TYPE_CHECKING:
+    from supervisor.identity import Identity
     from supervisor.membership import Membership
     from supervisor.slot import Slot
 
@@ -76,6 +77,15 @@ class View:
             return None
         ours = self.own is not None and self.own.slot == self.slot and self.own.is_only_one
         return found - 1 if ours else found
+
+    def incumbent(self) -> Identity | None:
+        """The warden of the engine that the last look saw, where that gives way to ours (`ladder.gives_way`). The caller
+        has build.lock, so that it is the same one still."""
+        if self.served is None or not ladder.gives_way(self.served, self.wanted) or holding.is_held(self.slot):
+            return None
+        from supervisor import stopping
+
+        return stopping.find_warden(self.slot)
 
     def take_over(self, decision: Decision) -> Decision:
         """End a warden that hangs, or what a dead one left; what is to be done then. The caller has build.lock."""

@@ -35,12 +35,18 @@ class Stopped:
 
 
 def stop(
-    slot: Slot, *, who: str, drain_s: float = 0.0, heard: Callable[[dict[str, Any]], None] = lambda _: None
+    slot: Slot,
+    *,
+    who: str,
+    drain_s: float = 0.0,
+    heard: Callable[[dict[str, Any]], None] = lambda _: None,
+    only: Identity | None = None,
 ) -> Stopped:
     """Stop the engine of the slot; returns when its warden is gone. Bounded: STOP_ANSWER for the keeper to answer at
     all, `drain_s` for requests in flight, TEARDOWN for it to be done; then the warden ends everything; then SIGKILL.
 
-    `heard` gets the keeper's snapshots meanwhile. Raises NoEngineError, UnkillableError when the warden or something of
+    `heard` gets the keeper's snapshots meanwhile. With `only`, nothing but the engine of that warden is stopped: for who
+    decided on what it saw, and let go of build.lock since. Raises NoEngineError, UnkillableError when the warden or something of
     the engine outlives even SIGKILL, or QueenrightError when the warden cannot be found. An engine that somebody builds
     meanwhile is not touched.
     """
@@ -51,8 +57,8 @@ def stop(
             raise NoEngineError(f"no engine runs in {slot.path}", "there is nothing to stop")
         how = "leftovers"
     else:
-        warden, how = find_warden(slot), "keeper"
-        for snapshot in _ask(slot, who, drain_s):
+        warden, how = only or find_warden(slot), "keeper"
+        for snapshot in _ask(slot, who, drain_s, only):
             members = tuple(f"{member['name']} ({member['pid']})" for member in snapshot["members"]) or members
             heard(snapshot)
         if not _is_gone(slot, warden, budgets.SWEEP_LIMIT):
@@ -78,17 +84,18 @@ def stop(
     return Stopped(how, took, members)
 
 
-def _ask(slot: Slot, who: str, drain_s: float) -> Iterator[dict[str, Any]]:
+def _ask(slot: Slot, who: str, drain_s: float, only: Identity | None) -> Iterator[dict[str, Any]]:
     """Have the keeper stop: its snapshots, until it is gone, or does not answer. A keeper that goes away while it still
     drains (it was replaced, or killed) has not begun: its successor is asked."""
     over = time.monotonic() + drain_s
     snapshot: dict[str, Any] = {}
+    meant = {"warden": {"pid": only.pid, "ticks": only.ticks}} if only is not None else {}
     while snapshot.get("state") != "stopping":
         left = max(0.0, over - time.monotonic())
         limit = left + budgets.TEARDOWN + budgets.CONTROL_ANSWER
         try:
             for snapshot in control.converse(
-                slot, "stop", limit=limit, first=budgets.STOP_ANSWER, who=who, drain_s=left
+                slot, "stop", limit=limit, first=budgets.STOP_ANSWER, who=who, drain_s=left, **meant
             ):
                 yield snapshot
         except ControlError:

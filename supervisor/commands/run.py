@@ -27,6 +27,7 @@ class Run:
         parser.epilog = (
             "example:\n  queenright run --config ~/engines/queenright.toml\n\n"
             "The first Ctrl-C stops it in order, a second one at once. Exit status 3 when the slot has an engine already,\n"
+            "unless members built it and this one serves all that it does: then it is stopped, and they go on with this one;\n"
             "6 when it does not fit into this machine's memory (`queenright plan` shows why)."
         )
 

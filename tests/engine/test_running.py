@@ -10,8 +10,10 @@ import pytest
 
 from supervisor import budgets, identity
 from supervisor.errors import ExitCode
+from tests.engine.fronts import PATIENCE
 from tests.engine.kit import Launch
 from tests.engine.seen import Deaths, stays
+from tests.fakes.llama_server import story
 from tests.support import alive, wait_until
 
 if TYPE_CHECKING:
@@ -100,3 +102,53 @@ def test_a_sigterm_to_everything_at_once_starts_nothing(place: Place) -> None:
         assert run.wait() == ExitCode.OK
         deaths.wait(within=3.0)
     assert len(place.spawns("chat")) == len(place.spawns("embed")) == 1
+
+
+def test_run_takes_over_from_an_engine_that_members_built(place: Place) -> None:
+    """After a SIGKILL of a whole unit a member may be faster than the unit's restart."""
+    rate = 20
+    place.configure({"chat": (Launch("chat", knobs={"rate": rate}),), "embed": (Launch("embed", place.kit.embed),)})
+    front = place.member()
+    before = place.family()
+    stream = front.begin("stream", role="chat", prompt="tell me of bees", tokens=rate)
+    front.first(stream)
+    run = place.run(wait=False)
+    run.wait_said(f"taking over from the engine that members built (warden pid {before.warden.pid})")
+    while "keeping chat (chat), embed (embed)" not in run.said():  # also in the middle of the hand-off
+        assert run.process.poll() is None, run.said()
+        assert front.do("ask", role="embed", prompt="hello", tokens=1)["status"] == 200
+    assert front.result(stream)["text"] == "".join(story("tell me of bees", 0, rate))
+    after = place.family()
+    assert after.warden.pid == run.pid
+    found = place.snapshot()
+    assert found["lifetime"] == "run"
+    assert front.ask("chat", "hello", tokens=2) == "".join(story("hello", 0, 2))
+    assert [member["pid"] for member in place.snapshot()["members"]] == [front.pid]
+    front.do("close")
+    assert stays(lambda: run.process.poll() is None, during=4 * budgets.MEMBER_POLL)
+
+
+@pytest.mark.long
+def test_of_two_runs_that_would_take_over_one_does(place: Place) -> None:
+    front = place.member()
+    runs = [place.run(wait=False), place.run(wait=False)]
+    place.until(lambda: any(run.process.poll() is not None for run in runs), within=PATIENCE, what="one gave up")
+    lost = next(run for run in runs if run.process.poll() is not None)
+    won = next(run for run in runs if run is not lost)
+    assert lost.wait() == ExitCode.OWNED_ELSEWHERE, lost.said()
+    assert "has an engine already" in lost.said()
+    assert place.family().warden.pid == won.pid
+    assert front.ask("chat", "hello")
+
+
+@pytest.mark.long
+def test_run_leaves_an_engine_alone_that_serves_more(place: Place) -> None:
+    front = place.member()
+    before = place.family()
+    place.configure({"chat": (Launch("chat"),)})
+    refused = place.cli("run")
+    assert refused.returncode == ExitCode.OWNED_ELSEWHERE
+    assert f"warden pid {before.warden.pid}" in refused.stderr
+    assert "taking over" not in refused.stderr
+    assert place.family() == before
+    assert front.ask("embed", "hello")

@@ -9,8 +9,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.contract import EngineSpec, GroupSpec, LaunchSpec, Lifetime
-from supervisor.ladder import Observation, Rung, by_pair, covers, decide, extended, least_context
+from supervisor.contract import EngineSpec, GatewaySpec, GroupSpec, LaunchSpec, Lifetime
+from supervisor.ladder import Observation, Rung, by_pair, covers, decide, extended, gives_way, least_context
 
 
 def launch(role: str, path: str, context: int = 4096, least: int = 0) -> LaunchSpec:
@@ -262,3 +262,19 @@ def test_without_a_living_warden_a_keepers_word_decides_nothing(seen: Observatio
 def test_the_least_context_makes_no_other_launch() -> None:
     """What runs is the same: a keeper that compares contracts must not restart anything for it."""
     assert launch(*CHAT, least=512) == launch(*CHAT)
+
+
+def test_what_gives_way_to_run_loses_nothing() -> None:
+    here = GatewaySpec(True, "127.0.0.1", 11411, aliases={"chat": ("gpt",)})
+    elsewhere = evolve(here, port=11412)
+    assert gives_way(BOTH, BOTH)
+    assert gives_way(ONE, BOTH)
+    assert gives_way(evolve(ONE, gateway=here), evolve(BOTH, gateway=here))
+    assert gives_way(ONE, evolve(BOTH, gateway=elsewhere))
+    assert not gives_way(evolve(BOTH, lifetime=Lifetime.RUN), BOTH)
+    assert not gives_way(BOTH, ONE)
+    assert not gives_way(ONE, OTHER_MODEL)
+    assert not gives_way(ONE, OTHER_BUILD)
+    assert not gives_way(chat(8192, 8192), chat(4096))
+    for ours in (GatewaySpec(), elsewhere, evolve(here, aliases={}), evolve(here, key_file="/k")):
+        assert not gives_way(evolve(ONE, gateway=here), evolve(BOTH, gateway=ours)), ours
