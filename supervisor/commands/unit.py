@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -136,9 +137,18 @@ def service_unit(program: str, place: Sequence[str], environment: Mapping[str, s
 
 def socket_unit(listen: str) -> str:
     """`listen`: an address as in the configuration. systemd takes numbers only (systemd.socket(5)), so of names the one
-    that everybody has is turned into its number."""
+    that everybody has is turned into its number. Raises UsageError for another name, and for port 0."""
     host, _, port = listen.rpartition(":")
-    return SOCKET.format(listen=f"{'127.0.0.1' if host == 'localhost' else host}:{port}")
+    host = "127.0.0.1" if host == "localhost" else host
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        raise UsageError(
+            f"gateway.listen: {host} is a name, and a socket unit takes a number", "name its IP address"
+        ) from None
+    if int(port) == 0:
+        raise UsageError("gateway.listen: a socket unit needs a port of its own, and 0 is any", "name a port")
+    return SOCKET.format(listen=f"{host}:{port}")
 
 
 def quoted(word: str) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import signal
+import socket
+import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from supervisor import budgets, identity
 from supervisor.errors import ExitCode
 from tests.engine.fronts import PATIENCE
 from tests.engine.kit import Launch
-from tests.engine.seen import Deaths, stays
+from tests.engine.seen import Deaths, kill, stays
 from tests.fakes.llama_server import story
 from tests.support import alive, wait_until
 
@@ -152,3 +156,33 @@ def test_run_leaves_an_engine_alone_that_serves_more(place: Place) -> None:
     assert "taking over" not in refused.stderr
     assert place.family() == before
     assert front.ask("embed", "hello")
+
+
+@pytest.mark.long
+def test_a_service_managers_socket_is_served_from_before_the_start_and_over_keepers(place: Place) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as given:
+        url = f"http://127.0.0.1:{given.getsockname()[1]}/v1/models"
+        place.configure(gateway={"listen": "127.0.0.1:11411"})
+        words = [
+            "bash",
+            "-c",
+            f'LISTEN_FDS=1 LISTEN_PID=$$ exec "$@" 3<&{given.fileno()}',
+            "bash",
+            *place.command("run"),
+        ]
+        with ThreadPoolExecutor(1) as pool:
+            early = pool.submit(httpx.get, url, trust_env=False, timeout=PATIENCE)
+            null = subprocess.DEVNULL
+            run = subprocess.Popen(
+                words, pass_fds=[given.fileno()], env=place.environment, stdout=null, stderr=null
+            )  # fmt: skip
+            try:
+                assert early.result().status_code == 200
+                before = place.family()
+                assert before.warden.pid == run.pid
+                kill(before.keeper)
+                assert httpx.get(url, trust_env=False, timeout=PATIENCE).status_code == 200
+                assert place.family().keeper != before.keeper
+            finally:
+                run.terminate()
+                run.wait(PATIENCE)

@@ -119,3 +119,9 @@ def test_systemd_reads_it_without_a_complaint(tmp_path: Path, manager: str) -> N
     )
     complaints = [line for line in (done.stdout + done.stderr).splitlines() if "queenright." in line]
     assert not complaints
+
+
+@pytest.mark.parametrize("listen", ["example.org:11411", "127.0.0.1:0"])
+def test_an_address_that_no_socket_unit_can_have_is_refused(listen: str) -> None:
+    with pytest.raises(UsageError, match=r"gateway\.listen"):
+        unit.socket_unit(listen)
