@@ -24,7 +24,7 @@ WALL = frozenset(
 NUMERIC = frozenset({"int", "float", "round", "abs", "min", "max"})
 
 KNOWN = {
-    "supervisor/commands/_common.py::ago": "how long ago, for people; never below nothing",
+    "supervisor/commands/events.py::_since": "from which of the events, whose times are of the same clock, a person wants to read",
     "workers/pins.py::_keep": "whether a file changed so lately that what is known of it is not kept: only work is lost",
 }
 
