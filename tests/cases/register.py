@@ -379,6 +379,8 @@ CLIENTS: dict[str, Case] = {
         "every way to lose a proxy has one outcome, and what can be sent again is rediscovered once",
         "client/transport_losses::lost_once_before_the_first_byte_is_sent_again_and_answered",
         "client/transport_losses::port_closed_is_held_and_rediscovered_once",
+        "client/gateway_losses::lost_once_before_the_first_byte_the_caller_gets_its_answer",
+        "client/gateway_losses::a_closed_port_is_found_anew_once_and_a_black_hole_is_a_503_at_the_deadline",
         "client/request_policy::every_combination_has_a_decision_and_keeps_the_two_rules",
     ),
     "encode/httpx#327": held(
