@@ -355,6 +355,15 @@ LIFETIME: dict[str, Case] = {
         "engine/gateway_admission::ollama_7758_one_place_and_a_queue_of_one_take_two_of_six",
         "unit/gateway_admission::ollama_7758_one_place_and_a_queue_of_one_take_two_of_six",
     ),
+    "am17an/llama.cpp#44": Later(
+        "more models than fit at once", "each group's models stay: nothing is evicted for another"
+    ),
+    "am17an/llama.cpp#36": Later(
+        "more models than fit at once", "each group's models stay: nothing is evicted for another"
+    ),
+    "ollama/ollama#5464": Later(
+        "a look at what device a rebuilt server runs on", "readback tells it, and binding does not ask for it yet"
+    ),
     "mostlygeek/llama-swap#635": held(
         "two hundred requests while the model comes and goes: each whole, none empty",
         "cases/requests::no_answer_is_empty_while_models_come_and_go__llama_swap_635",
@@ -425,6 +434,18 @@ UNITS: dict[str, Case] = {
         "engine/notifying::the_manager_hears_of_a_start_and_a_stop_from_the_warden_alone",
         "process/warden::it_speaks_for_the_keeper_to_the_service_manager",
     ),
+    "systemd/systemd#43361": held(
+        "the doctor warns of an engine that ends with its user's last session",
+        "unit/redaction::what_ends_an_engine_with_its_starter_is_told_by_its_control_group",
+    ),
+    "systemd/systemd#32304": held(
+        "an engine and half of its members are killed in one instant: those who are left build it once",
+        "cases/requests::an_engine_killed_with_half_of_its_members_is_built_once_by_the_others__systemd_32304",
+    ),
+    **{
+        f"podman-container-tools/podman#{number}": Later("units for podman", "there are units for systemd only")
+        for number in (21134, 27290, 21476, 9510)
+    },
 }
 
 DEVICES: dict[str, Case] = {
@@ -706,19 +727,53 @@ PLANNED: dict[str, Case] = {
     ),
 }
 
+AGENTS: dict[str, Case] = {
+    "wirux/mcp-markdown-vault#45": held(
+        "a server whose host was killed ends though its standard input stays open, and the engine with it",
+        "process/parents::a_killed_host_is_noticed_under_a_subreaper_with_stdin_open__mcp_markdown_vault_45",
+        "engine/serving::an_mcp_server_goes_with_its_killed_host_and_the_engine_with_it__mcp_markdown_vault_45",
+    ),
+    "Tencent-Hunyuan/UniRL#276": held(
+        "the end of the thread that started something is nobody's death",
+        "process/parents::the_end_of_the_thread_that_started_us_is_nobodys_death__unirl_276",
+    ),
+    "python-trio/trio#2333": held(
+        "in a host's worker thread the library works, and sets no signal handler",
+        "engine/serving::in_a_hosts_worker_thread_no_signal_handler_is_set__trio_2333",
+        "engine/members::an_engine_is_used_in_any_thread_and_no_signal_handler_is_installed",
+    ),
+    "tobocop2/lilbee#547 (hard exit)": held(
+        "however a member ends, by os._exit, a signal, an exception or the end of its thread, it is one no more",
+        "process/membership::every_way_to_end_ends_the_membership",
+    ),
+    "NousResearch/hermes-agent#100360": Later(
+        "a server of ours for agents, with a figure of what one takes that does nothing",
+        "front ends share one engine however many they are; there is no such server whose memory could be measured",
+    ),
+    "anomalyco/opencode#2974": Later(
+        "a page of agents, with the setting of each that truly works",
+        "what the gateway can do against a client's own limit it does: streams that wait are not silent",
+    ),
+    "cline/cline#9328": Later(
+        "a page of agents, with the setting of each that truly works",
+        "what the gateway can do against a client's own limit it does: streams that wait are not silent",
+    ),
+}
+
 GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "A ownership, orphans and teardown": (13, OWNERSHIP),
     "B one engine for many processes": (11, SHARING),
     "C membership and build locks": (7, LOCKS),
     "D process identity and state files": (7, IDENTITY),
     "E health, hangs and rebuild in place": (15, HEALTH),
-    "F idle time and queues": (9, LIFETIME),
+    "F idle time and queues": (12, LIFETIME),
     "G client connections and streams": (6, CLIENTS),
     "H memory, as it lives": (10, LIVE_MEMORY),
     "H, I and M memory, as it is planned": (13, PLANNED),
     "I shared KV pools": (2, POOLS),
     "J devices": (7, DEVICES),
-    "K service managers": (3, UNITS),
+    "K service managers": (9, UNITS),
+    "L agents, their hosts and their limits": (7, AGENTS),
     "L what people see": (1, PEOPLE),
     "N several users, access": (2, ACCESS),
     "lilbee": (13, LILBEE),

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -60,6 +61,22 @@ def test_requests_during_a_rebuild_wait_or_are_told_to__lilbee_547(place: Place)
     assert all(is_answered(answer) for front, answer in answers if front is patient)
     assert not any(is_answered(answer) for front, answer in answers if front is hasty)
     assert len(place.spawns()) == 2
+
+
+def test_an_engine_killed_with_half_of_its_members_is_built_once_by_the_others__systemd_32304(place: Place) -> None:
+    """systemd-oomd kills a whole control group, and says less than it did."""
+    place.configure({"chat": (Launch("chat"),)})
+    fronts = [place.member(f"member{number}") for number in range(4)]
+    for victim in place.family().everybody:
+        with suppress(AssertionError):  # the warden's death takes the others along
+            kill(victim)
+    for front in fronts[:2]:
+        front.kill()
+    asked = [(front, ask(front)) for front in fronts[2:]]
+    assert all(is_answered(front.result(number)) for front, number in asked)
+    place.family()
+    rungs = [note.get("rung") for note in map(json.loads, place.slot.events.read_text().splitlines())]
+    assert rungs.count("build") == 2, "once at first, and once more"
 
 
 def test_whatever_server_is_killed_its_next_request_is_answered_and_no_proxy_is__llama_swap_155(place: Place) -> None:
