@@ -38,8 +38,9 @@ class BenchCommand:
         parser.add_argument(
             "what",
             nargs="?",
-            choices=["peers", "gateway"],
-            help="`peers`: beside other supervisors, on the same dummy children; `gateway`: what the gateway adds",
+            choices=["peers", "gateway", "ledger"],
+            help="`peers`: beside other supervisors, on the same dummy children; `gateway`: what the gateway adds; "
+            "`ledger`: the memory planner beside a real llama-server",
         )
         parser.add_argument("--only", metavar="CELL,...", help="measure these cells alone (default: all that can be)")
         parser.add_argument(
@@ -47,6 +48,9 @@ class BenchCommand:
         )
         parser.add_argument(
             "--config", type=Path, metavar="FILE", help="run the first group of this configuration, in our own slot"
+        )
+        parser.add_argument(
+            "--no-fill", action="store_true", help="of `ledger`: do not fill the contexts, which takes long"
         )
         parser.add_argument("--json", action="store_true", help="the result as data, every time taken included")
         width = max(map(len, CELLS))
@@ -67,6 +71,8 @@ class BenchCommand:
         named = None if args.only is None else [name.strip() for name in args.only.split(",") if name.strip()]
         if args.what == "peers":
             return _peers(named, args)
+        if args.what == "ledger":
+            return _ledger(args)
         names = None if args.what is None else _gateway_names(named)
         cells = _chosen(named) if names is None else []
         where = report.machine()
@@ -161,6 +167,41 @@ def _gateway_names(named: list[str] | None) -> list[str]:
     from chaos.bench_gateway import CELLS
 
     return _names(named, CELLS)
+
+
+def _ledger(args: argparse.Namespace) -> int:
+    """`bench ledger`. Raises QueenrightError for what cannot be measured."""
+    import json
+    import tempfile
+    from pathlib import Path
+
+    from chaos import bench_ledger
+    from chaos import bench_report as report
+    from chaos.interrupting import interruptible
+    from supervisor.errors import UsageError
+    from workers import engines, models
+
+    if args.config is not None or args.only is not None or args.pairs is not None:
+        raise UsageError("`bench ledger` takes no --config, --only or --pairs", "its cells are always the same")
+    server, path = engines.find_llama_server(), models.resolve(bench_ledger.MODEL)
+    where = report.machine()
+    if not args.json:
+        print(where.line, flush=True)
+    with (
+        interruptible(),
+        tempfile.TemporaryDirectory(prefix="queenright-bench-") as folder,
+        report.Teller() as teller,
+    ):
+        cells = bench_ledger.measure(server.argv, path, Path(folder), teller, fill=not args.no_fill)
+    if args.json:
+        print(json.dumps({"cells": bench_ledger.as_data(cells)}, indent=2))
+        return 0
+    print(f"{path.name}, {server.distribution or server.path} {server.version}; MiB\n\n{bench_ledger.table(cells)}")
+    missed = [
+        f"{cell.kind} {cell.context} x {cell.sequences}: {', '.join(cell.misses)}" for cell in cells if cell.misses
+    ]
+    print("\n" + ("all within their goals" if not missed else "missed: " + "; ".join(missed)))
+    return 0
 
 
 def _measure(
