@@ -93,8 +93,12 @@ class Ledger:
         self._found = {}
 
     def as_run(self, launch: LaunchSpec) -> LaunchSpec:
-        """The launch with what was decided for it, where something was."""
+        """The launch with what was decided for it, where something was; and with the context that its server serves, where
+        that turned out to be less (a server caps it at what the model was trained for, quietly)."""
         context, sequences = self.windows.get(launch.role, (launch.context, launch.sequences))
+        for one in self._found.get(launch.role, NOTHING_FOUND)["asked"]:
+            if one["what"] == "context per sequence" and 0 < (one["effective"] or 0) < context:
+                context = one["effective"]
         return evolve(launch, context=context, sequences=sequences)
 
     @property

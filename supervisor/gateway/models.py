@@ -55,8 +55,9 @@ def _row(one: Served, name: str, tree: Tree | None) -> dict[str, Any]:
 
 
 def as_run(one: Served, tree: Tree | None) -> LaunchSpec:
-    """Its launch; what the contract leaves open as it was decided, 0 until then."""
-    group = tree.groups.get(one.group) if tree and not (one.launch.context and one.launch.sequences) else None
+    """Its launch as it runs: what the contract leaves open as it was decided, 0 until then, and no more context than its
+    server is known to serve."""
+    group = tree.groups.get(one.group) if tree else None
     return group.as_run(one.launch) if group is not None else one.launch
 
 

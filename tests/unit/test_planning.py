@@ -198,3 +198,13 @@ def test_a_warning_stays_for_the_life_of_the_generation(tmp_path: Path) -> None:
     assert ledger.memory("chat")["warnings"] == ["too much"]
     ledger.forget()
     assert ledger.memory("chat")["warnings"] == []
+
+
+def test_no_more_context_is_told_than_the_server_serves(tmp_path: Path) -> None:
+    ledger, launch = Ledger(tmp_path, "chat"), evolve(SPEC.launches[0], context=8192)
+    asked = {"what": "context per sequence", "requested": 8192, "effective": None}
+    facts: dict[str, Any] = {"held": None, "compared": [], "asked": [asked], "warnings": []}
+    ledger.note({"chat": facts})
+    assert ledger.as_run(launch).context == 8192, "nobody knows better"
+    ledger.note({"chat": {**facts, "asked": [{**asked, "effective": 2048}]}})
+    assert ledger.as_run(launch).context == 2048
