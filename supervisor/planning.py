@@ -39,6 +39,11 @@ NOTHING_FOUND: Final[Mapping[str, Any]] = {"held": None, "compared": [], "asked"
 """Of a server that nobody has looked at."""
 
 
+_one_at_a_time = trio.Lock()
+"""Groups of one keeper wait for each other here, and not in threads: a hundred that wait for the book would have all that
+trio lends, and the keeper could write nothing meanwhile. Nor do they count as others who go on planning."""
+
+
 class _Held(NamedTuple):
     """A plan, what it is a plan of, and the promise; None where there is no book to write it in."""
 
@@ -134,7 +139,8 @@ class Ledger:
         gone_at: float | None = None
         while True:
             try:
-                planned, promise = await trio.to_thread.run_sync(attempt.make, spec, kind, abandon_on_cancel=True)
+                async with _one_at_a_time:
+                    planned, promise = await trio.to_thread.run_sync(attempt.make, spec, kind, abandon_on_cancel=True)
                 break
             except trio.Cancelled:
                 attempt.abandon()

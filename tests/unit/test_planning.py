@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+import trio.testing
 from attrs import evolve
 
 from supervisor import planning
@@ -208,3 +209,23 @@ def test_no_more_context_is_told_than_the_server_serves(tmp_path: Path) -> None:
     assert ledger.as_run(launch).context == 8192, "nobody knows better"
     ledger.note({"chat": {**facts, "asked": [{**asked, "effective": 2048}]}})
     assert ledger.as_run(launch).context == 2048
+
+
+def test_groups_that_wait_for_their_turn_hold_no_threads(tmp_path: Path) -> None:
+    """trio lends 40; a keeper that has none left writes no record and answers nobody."""
+    kind = PlanningKind(1)
+    kind.hold.clear()
+    ledgers = [Ledger(tmp_path, f"group {number}") for number in range(50)]
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for ledger in ledgers:
+                nursery.start_soon(ledger.plan, SPEC, kind, tmp_path / "generation.lock")
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 1
+            kind.hold.set()
+
+    trio.run(main)
+    assert kind.asked == 50
+    for ledger in ledgers:
+        ledger.release()
