@@ -124,6 +124,10 @@ class ModelPullError(QueenrightError):
     """A model could not be brought into the cache. What was there before is untouched."""
 
 
+class PayloadError(QueenrightError):
+    """A file that an engine needs could not be brought, checked or put aside. What was in place before still is."""
+
+
 class EngineStartError(QueenrightError):
     """The engine did not start within its budget; the reason is the group's own last words."""
 
