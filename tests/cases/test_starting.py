@@ -33,6 +33,7 @@ LOOKS: dict[str, list[list[str]]] = {
     "init": [["--print"]],
     "version": [[]],
     "model": [["list"]],
+    "payload": [["list"], ["verify"]],
 }
 """Those that also leave no trace where there is no engine, with what each is called with here."""
 

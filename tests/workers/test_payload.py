@@ -142,7 +142,7 @@ def test_each_fault_of_a_file_has_its_name(tmp_path: Path) -> None:
     assert status() is Status.OK  # by the stamp
 
 
-def test_a_sidecar_that_is_stale_in_place_is_found(tmp_path: Path) -> None:
+def test_a_sidecar_that_is_stale_in_place_is_found__ollama_4443(tmp_path: Path) -> None:
     path = tmp_path / "overlay.hgn"
     item = item_of(path)
     path.write_bytes(CONTENT)
@@ -194,6 +194,7 @@ def test_a_source_that_changed_meanwhile_is_begun_anew(tmp_path: Path, server: P
     part.tag_path.write_text('"zero"')
     fetching.fetch(item, progress=QUIET)
     assert item.path.read_bytes() == CONTENT
+    assert server.asked == ["bytes=3000-"]  # If-Range: it sent the whole at once
 
 
 @pytest.mark.parametrize("etag", ["", 'W/"weak"', '"one"'])
@@ -360,8 +361,8 @@ def test_purge_refuses_what_it_could_not_bring_back(tmp_path: Path, server: Payl
 # --- directories
 
 
-def test_a_directory_that_a_container_mounts_is_made(tmp_path: Path) -> None:
-    """containers/podman#9510: a bind mount whose source is missing is refused, an empty one is not."""
+def test_a_directory_that_a_container_mounts_is_made__podman_9510(tmp_path: Path) -> None:
+    """podman-container-tools/podman#9510: a bind mount whose source is missing is refused, an empty one is not."""
     wanted = tmp_path / "models" / "halogen"
     assert verifying.look_at_directory(wanted).status is Status.MISSING
     directories.make([wanted])
