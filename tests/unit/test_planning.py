@@ -220,7 +220,7 @@ def test_groups_that_wait_for_their_turn_hold_no_threads(tmp_path: Path) -> None
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             for ledger in ledgers:
-                nursery.start_soon(ledger.plan, SPEC, kind, tmp_path / "generation.lock")
+                nursery.start_soon(ledger.plan, SPEC, kind, tmp_path / "generation.lock")  # type: ignore[arg-type]
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 1
             kind.hold.set()
