@@ -327,6 +327,9 @@ RETRY_AFTER: Final = 5
 REPLAY_ATTEMPTS: Final = 2
 """Attempts whose bytes were sent. A request that killed two servers is not sent to a third."""
 
+RESUMES_MOST: Final = 3
+"""Continuations of one cut stream. An engine that dies under the same answer time and again dies of it."""
+
 HOLD_DELAYS: Final = (0.02, 0.05, 0.1, 0.25)
 """Between looks at a group that refuses connections while nobody has yet said that it is down."""
 

@@ -69,6 +69,8 @@ class Action(StrEnum):
     DELIVER = "deliver"
     HOLD_AND_SEND_AGAIN = "hold_and_send_again"
     WAIT_AS_TOLD = "wait_as_told"
+    RESUME = "resume"
+    """Ask for the rest of the answer, and hand it on behind what was delivered (the gateway's, where it is told to)."""
     INTERRUPTED = "interrupted"
     """Raise: the caller's answer is broken, or what became of its request is unknown. Never sent again by us."""
     GIVE_UP = "give_up"
@@ -113,8 +115,9 @@ WORDS: Final = {
 }
 
 
-def decide(route: Route, attempt: Attempt, *, counted: int, left_s: float) -> Decision:
+def decide(route: Route, attempt: Attempt, *, counted: int, left_s: float, resumes_left: int = 0) -> Decision:
     """What follows from `attempt`, after `counted` earlier ones that count and with `left_s` seconds to the deadline.
+    `resumes_left`: how often the answer may still be continued, 0 where it cannot be.
 
     Total: there is a decision for every combination of values, and it never raises.
     """
@@ -127,6 +130,14 @@ def decide(route: Route, attempt: Attempt, *, counted: int, left_s: float) -> De
             return Decision(Action.DELIVER, "the stream is complete", counts=True)
         case Outcome.STREAM_CUT if attempt.ending is Ending.TERMINATED:
             return Decision(Action.DELIVER, "the stream was complete before it was cut", counts=True)
+        case Outcome.STREAM_CUT | Outcome.STREAM_ENDED if (
+            attempt.first_byte
+            and route is Route.REPLAYABLE
+            and attempt.ending is Ending.OPEN
+            and resumes_left > 0
+            and left_s > 0
+        ):
+            return Decision(Action.RESUME, why, counts=True)
         case _ if attempt.first_byte:
             return Decision(Action.INTERRUPTED, f"{why} after part of it had been delivered", counts=True)
         case Outcome.REFUSED:

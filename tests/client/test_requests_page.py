@@ -13,6 +13,7 @@ SEEN = {
     Action.DELIVER: "the answer",
     Action.HOLD_AND_SEND_AGAIN: "held, sent again",
     Action.WAIT_AS_TOLD: "waits as told, sent again",
+    Action.RESUME: "the rest, asked for",
     Action.INTERRUPTED: "`AnswerInterrupted`",
     Action.GIVE_UP: "503",
 }
