@@ -200,6 +200,10 @@ def _across(tree: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
                 yield (*key, "least_context"), f"expected at most `context`, which is {context}, found {show(least)}"
             if type(pool := launch.get("pool")) is type(context) is int and 0 < pool < context:
                 yield (*key, "pool"), f"expected 0 or at least `context`, which is {context}, found {show(pool)}"
+            if group.get("plan") is False:
+                for word in ("context", "sequences"):
+                    if launch.get(word) == "auto":
+                        yield (*key, word), 'expected a number: "auto" is what a plan finds, and `plan` is false'
             if launch.get("pool") and "auto" in (context, launch.get("sequences")):
                 yield (
                     (*key, "pool"),

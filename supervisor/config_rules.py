@@ -312,6 +312,7 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
                 f"at least {LOOP_LEAST:g} and at most {STALL_MOST}", lambda s: LOOP_LEAST <= s <= STALL_MOST
             ),
             "queue_limit": _integer(0, QUEUE_MOST, "requests that wait"),
+            "plan": _BOOLEAN,
         },
         LaunchConfig: {
             "role": NAME,

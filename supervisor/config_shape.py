@@ -73,6 +73,8 @@ class GroupConfig:
     start_period_s: float | None = None
     """None = the kind's own default."""
     stall_limit_s: float = budgets.STALL_LIMIT
+    plan: bool = True
+    """Whether it is planned before it is started, and refused where it does not fit."""
     folder: Path = field(default=Path("/"), eq=False)
 
 

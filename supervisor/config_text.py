@@ -93,6 +93,9 @@ TEMPLATE: Final = """\
 # Requests that may wait in the gateway for each of the group's servers; more are answered with 429. At most 10000.
 # queue_limit = 128
 
+# false: start it as it is written here, without a plan of its memory. Nothing is refused then, and nothing promised to it.
+# plan = true
+
 # Environment variables for this group's processes, beside the few they always get.
 # environment = { CUDA_VISIBLE_DEVICES = "0" }
 

@@ -97,6 +97,8 @@ class GroupSpec:
     """From its birth or a keeper's taking up; within it no silence counts against it."""
     stall_limit_s: float = budgets.STALL_LIMIT
     """How long a server may compute without progress and without an answer to probes."""
+    is_planned: bool = True
+    """Whether its memory is planned before a start, by a kind that plans: what does not fit is refused."""
     is_outside: bool = False
     """What serves is not among the processes of its generations (it runs in a container, say): whose a listener is, the
     kind proves in `load`, and which process it is, `Kind.outside` says."""

@@ -119,12 +119,12 @@ class Ledger:
         self._noted = dict(windows)
 
     async def plan(self, spec: GroupSpec, kind: Kind, generation_lock: Path) -> GroupSpec:
-        """What to start for `spec`: itself, where its kind makes no plan.
+        """What to start for `spec`: itself, where its kind makes no plan, or its configuration wants none.
 
         Raises DoesNotFitError with the numbers, LockTimeoutError where somebody else goes on planning, EngineStartError
         where the group is to stop before it is planned, and what `Planning.plan` raises. Nothing is promised then.
         """
-        if not isinstance(kind, Planning):
+        if not (isinstance(kind, Planning) and spec.is_planned):
             return spec
         if self._held is not None and self._held.of.runs_as(spec):
             return self._held.planned.spec
@@ -249,7 +249,7 @@ def refuse_what_does_not_fit(spec: EngineSpec, find_kind: Callable[[str], Kind])
         return
     for group in spec.groups:
         kind = find_kind(group.kind)
-        if isinstance(kind, Planning):
+        if isinstance(kind, Planning) and group.is_planned:
             taken = kind.plan(group, granted(seen, live)).grants
             grants = tuple(Grant(device, size) for device, size in taken.items())
             live.append(Reservation("", group.name, grants, *identity.own()))

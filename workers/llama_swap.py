@@ -88,6 +88,7 @@ class LlamaSwap:
             queue_limit=group.queue_limit,
             start_period_s=group.start_period_s or 0.0,
             stall_limit_s=group.stall_limit_s,
+            is_planned=group.plan,
         )
         _refuse_unspeakable(spec)
         _refuse_poolless(spec, server)

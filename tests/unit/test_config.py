@@ -584,3 +584,5 @@ def test_auto_is_decided_later(key: str) -> None:
     assert getattr(launch, key) == 0
     with pytest.raises(ConfigError, match=r"pool: expected 0 where `context` or `sequences` is .auto."):
         parse(f'{LAUNCH}{key} = "auto"\npool = 8192\n', HERE)
+    with pytest.raises(ConfigError, match="`plan` is false"):
+        parse(f'[groups.chat]\nplan = false\n{LAUNCH}{key} = "auto"\n', HERE)

@@ -11,7 +11,7 @@ import trio.testing
 from attrs import evolve
 
 from supervisor import planning
-from supervisor.contract import GroupSpec, LaunchSpec
+from supervisor.contract import EngineSpec, GroupSpec, LaunchSpec
 from supervisor.devices import reservations
 from supervisor.devices.promises import HOST, Grant
 from supervisor.devices.shape import Device, Figure, HostMemory, Survey
@@ -229,3 +229,13 @@ def test_groups_that_wait_for_their_turn_hold_no_threads(tmp_path: Path) -> None
     assert kind.asked == 50
     for ledger in ledgers:
         ledger.release()
+
+
+def test_a_group_that_wants_no_plan_is_started_as_it_is_written_and_never_refused(tmp_path: Path) -> None:
+    kind: Any = PlanningKind(500 * GIB)
+    ledger, spec = Ledger(tmp_path, "chat"), evolve(SPEC, is_planned=False)
+    assert trio.run(ledger.plan, spec, kind, tmp_path / "generation.lock") == spec
+    assert ledger.planned is None
+    planning.refuse_what_does_not_fit(EngineSpec((spec,)), lambda _: kind)
+    with pytest.raises(DoesNotFitError):
+        trio.run(ledger.plan, SPEC, kind, tmp_path / "generation.lock")
