@@ -191,6 +191,9 @@ UNIT_WATCHDOG: Final = 90.0
 comes back after half a minute at most: that takes longer than all this together only where the warden hangs."""
 # --- memory ---------------------------------------------------------------------------------------------------------
 
+NVML_ABSENT: Final = 10.0
+"""A machine without NVIDIA's library is taken to have none for so long: a driver is not installed between two groups."""
+
 NVML_LIMIT: Final = 10.0
 """For the driver to say what devices there are. It takes 0.1 s, and some seconds where no process keeps the driver awake
 (nvidia-persistenced): each card is then initialised for the question. A wedged driver never answers."""

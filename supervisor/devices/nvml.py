@@ -7,14 +7,17 @@ initialisation and ends with a shutdown, so nothing keeps a card awake between t
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from supervisor import budgets
+from supervisor.devices.nvml_child import NO_LIBRARY
 
 CHILD = Path(__file__).resolve().parent / "nvml_child.py"
 NO_PYNVML = "NO_PYNVML"
@@ -23,9 +26,24 @@ BROKEN = "BROKEN"
 """Beside NVML's own errors: its Python library is missing; there was no answer in time; the answer was none."""
 
 
+_absent: dict[str, float] = {}
+"""Until when no library is looked for (monotonic, in seconds), by the path that it is looked for in: where there is no
+driver, each group of an engine would pay for a process that finds that out."""
+
+
 def ask(limit: float = budgets.NVML_LIMIT) -> dict[str, Any]:
     """What NVML says (nvml_child.py), or `{"error": NAME}`. Blocks for up to `limit` seconds, some 0.05 where there is
-    no driver; never raises."""
+    no driver, and not at all where that was found out just now; never raises."""
+    places = os.environ.get("LD_LIBRARY_PATH", "")
+    if time.monotonic() < _absent.get(places, 0.0):
+        return {"error": NO_LIBRARY, "text": "there was none a moment ago"}
+    answer = _ask(limit)
+    if answer.get("error") == NO_LIBRARY:
+        _absent[places] = time.monotonic() + budgets.NVML_ABSENT
+    return answer
+
+
+def _ask(limit: float) -> dict[str, Any]:
     found = find_spec("pynvml")
     if found is None or found.origin is None:
         return {"error": NO_PYNVML}
