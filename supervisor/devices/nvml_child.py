@@ -21,7 +21,9 @@ NO_LIBRARY = "NO_LIBRARY"
 
 
 def main() -> None:
-    """Print everything, as one line."""
+    """Print everything, as one line. Ends with whoever asked: prctl(2), PR_SET_PDEATHSIG with SIGKILL."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, 9)
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:

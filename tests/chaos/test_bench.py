@@ -304,7 +304,8 @@ def test_every_cell_is_run_by_a_test() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "cells", [pytest.param(QUICK, id="quick"), pytest.param(SLOW, id="slow", marks=pytest.mark.long)]
+    "cells",
+    [pytest.param(QUICK, id="quick", marks=pytest.mark.long), pytest.param(SLOW, id="slow", marks=pytest.mark.long)],
 )
 def test_every_cell_has_its_figures_and_nothing_is_left(cells: dict[str, list[str]], home: Path, kit: Kit) -> None:
     process = start(home, kit, "--pairs", "1", "--json", "--only", ",".join(cells))

@@ -112,6 +112,7 @@ def test_whatever_is_killed_the_container_is_rebuilt_and_none_is_left(place: Pla
     assert not list(place.slot.groups.glob("web.*.*"))
 
 
+@pytest.mark.long
 def test_what_a_dead_warden_left_in_a_container_is_ended_by_the_next_step(place: Place, containers: Containers) -> None:
     configure(place, *group("web", containers, *BAD))
     place.run(wait=False)
@@ -133,6 +134,7 @@ def test_what_a_dead_warden_left_in_a_container_is_ended_by_the_next_step(place:
     wait_until(lambda: not containers.living(), within=30, what="nothing is left")
 
 
+@pytest.mark.long
 def test_a_container_of_somebody_elses_is_left_alone(place: Place, containers: Containers) -> None:
     theirs = subprocess.Popen(
         [str(containers.program), "run", "--name", "mine", "image", "--port", "0"], stdout=subprocess.DEVNULL
@@ -149,6 +151,7 @@ def test_a_container_of_somebody_elses_is_left_alone(place: Place, containers: C
         theirs.wait(30)
 
 
+@pytest.mark.long
 def test_an_old_container_of_ours_is_replaced_by_its_labels(place: Place, containers: Containers) -> None:
     """As after a power cut, where podman keeps what ran."""
     labels = ["--label", f"{container.LABEL}slot={place.slot.path}", "--label", f"{container.LABEL}group=web"]
@@ -163,6 +166,7 @@ def test_an_old_container_of_ours_is_replaced_by_its_labels(place: Place, contai
     assert len(containers("ps", "-q").split()) == 1
 
 
+@pytest.mark.long
 def test_a_container_engine_that_does_not_answer_keeps_a_generation_from_being_gone(
     place: Place, containers: Containers
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_role_that_is_not_served_is_said(one_group: Place) -> None:
     assert "embed" in done.stderr
 
 
+@pytest.mark.long
 def test_a_program_like_curl_works_over_kills_of_proxy_and_warden(one_group: Place) -> None:
     place = one_group
     nowhere = {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
@@ -129,7 +130,7 @@ for line in sys.stdin:
 """A program that asks once, and takes any error for the last word."""
 
 
-@pytest.mark.parametrize("is_keyed", [False, True])
+@pytest.mark.parametrize("is_keyed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_through_the_gateway_a_program_that_asks_once_lives_through_a_kill__and_has_all_roles_at_one_url(
     place: Place, is_keyed: bool
 ) -> None:

@@ -246,6 +246,7 @@ def test_a_request_whose_server_died_before_a_byte_is_sent_again(own: Place, is_
     assert found.counts()["answered"] == 2
 
 
+@pytest.mark.long
 def test_a_whole_answer_cut_in_the_middle_is_asked_for_again(own: Place) -> None:
     found = gate(own, {"chat": (Launch("chat", knobs={"die_at_token": 5}),)})
     answer = found.chat("short", max_tokens=4)
@@ -324,6 +325,7 @@ def test_a_port_that_is_taken_is_said_and_the_engine_goes_on(own: Place) -> None
     assert f"127.0.0.1:{port} is taken" in shown["gateway"]["reason"]
 
 
+@pytest.mark.long
 def test_no_client_is_refused_while_keepers_are_killed__and_a_gateway_that_is_switched_off_refuses(
     own: Place,
 ) -> None:

@@ -108,6 +108,7 @@ def _failed(place: Place) -> str:
     return str(found["reason"]) if found["state"] == "failed" else ""
 
 
+@pytest.mark.long
 def test_connections_beyond_the_most_are_turned_away_with_a_reason(place: Place) -> None:
     port = free_port()
     place.configure({"chat": (Launch("chat"),)}, gateway={"listen": f"127.0.0.1:{port}"})
@@ -138,6 +139,7 @@ def test_connections_beyond_the_most_are_turned_away_with_a_reason(place: Place)
     place.until(lets_in, within=60, what="there is room again")
 
 
+@pytest.mark.long
 def test_scraping_neither_keeps_a_model_loaded_nor_loads_it__llama_cpp_23096(place: Place) -> None:
     port = free_port()
     place.configure({"chat": (Launch("chat", idle_ttl_s=2),)}, gateway={"listen": f"127.0.0.1:{port}"})

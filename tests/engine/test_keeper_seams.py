@@ -48,7 +48,11 @@ def one_of_each(place: Place, family: Family) -> None:
     """What was started is what runs: one server a role, and below the warden nobody else."""
     for role, server in family.servers.items():
         assert living(place, role) == [server]
-    assert len(identity.descendants(family.warden.pid)) == len(family.everybody) - 1
+    # A keeper asks for devices in a process of its own, for some 50 ms.
+    place.until(
+        lambda: len(identity.descendants(family.warden.pid)) == len(family.everybody) - 1,
+        within=10, what="nobody else below the warden",
+    )  # fmt: skip
 
 
 # --- scenarios: each ends with what must hold ---------------------------------------------------------------------------
@@ -234,7 +238,7 @@ if set(ACTIONS) != set(Action):
 AROUND = COMMANDS | {f"action {action.name.lower()}": scenario for action, scenario in ACTIONS.items()} | FILES
 SEAMS = {f"{side} {name}": scenario for name, scenario in AROUND.items() for side in ("before", "after")}
 SEAMS |= {f"told {event}": scenario for event, scenario in EVENTS.items()}
-QUICK = {"told spawned", "after action warm", "after kill 9"}
+QUICK = {"told spawned", "after action warm"}
 
 
 @pytest.mark.parametrize(

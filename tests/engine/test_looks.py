@@ -94,6 +94,7 @@ def test_every_look_answers_soon_in_every_state(
     place.cli("stop")
 
 
+@pytest.mark.long
 def test_events_and_logs_are_followed_while_an_engine_comes_and_goes(place: Place) -> None:
     outputs = {name: place.home / name for name in ("events", "logs")}
     followers = []

@@ -76,7 +76,7 @@ def test_the_first_front_end_builds_and_the_second_binds(place: Place) -> None:
         assert os.readlink(f"/proc/{who.pid}/cwd") in ("/", str(place.slot.path))
 
 
-@pytest.mark.parametrize("way", ["close", "kill", "exit"])
+@pytest.mark.parametrize("way", ["close", *(pytest.param(way, marks=pytest.mark.long) for way in ("kill", "exit"))])
 def test_the_last_one_out_stops_it_and_no_other_does(place: Place, way: str) -> None:
     first, second = place.member("first"), place.member("second")
     family = place.family()

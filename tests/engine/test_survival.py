@@ -250,7 +250,7 @@ def live_servers(place: Place, role: str) -> list[identity.Identity]:
     return [one for one in place.started(role) if identity.liveness(one) is not identity.Liveness.DEAD]
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [pytest.param(times, marks=pytest.mark.long) for times in (2, 5)])
 def test_keepers_killed_while_the_engine_starts_leave_one_server_per_role(place: Place, kills: int) -> None:
     """Each keeper is killed a step later in its start than the one before: as soon as it is seen, once it answers,
     once a proxy is there, once a server is there, once all of it runs."""

@@ -38,6 +38,7 @@ def learner(real_kit: Kit) -> Iterator[Place]:
         place.close()
 
 
+@pytest.mark.long
 def test_every_command_of_the_tutorial_does_what_it_is_there_for(learner: Place) -> None:
     port = str(free_port())
     commands = re.findall(r"^\$ (.*)$", PAGE.read_text(encoding="utf-8").replace(PORT, port), flags=re.MULTILINE)
