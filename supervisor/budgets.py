@@ -357,6 +357,10 @@ GATEWAY_START: Final = 10.0
 """For a gateway that is about to serve, of a program that would be given its address: GATEWAY_PATIENCE and half a second of
 imports, on a machine that is busy with a load. Beyond it the program gets the group's own address."""
 
+GATEWAY_UNREAD: Final = 120.0
+"""For a caller to read on, once the buffers between us are full, or to be heard of at all: it has a server's place meanwhile.
+A stopped program and a laptop that sleeps would keep it for ever."""
+
 GATEWAY_KEEP_ALIVE: Final = 75.0
 """For an idle connection of a client. Longer than the pools of its library keep one (httpx 5 s, undici 4 s, Go 90 s with a
 retry), since a request that meets a connection being closed fails."""

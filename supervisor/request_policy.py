@@ -163,7 +163,8 @@ def _answered(route: Route, attempt: Attempt, counted: int, left_s: float) -> De
         return passed_on
     match status, sender:
         case 429, _:  # llama-server has none of its own, and llama-swap v250's does not say whose it is
-            told = attempt.told_s if attempt.told_s is not None and attempt.told_s >= 0 else budgets.TOLD_WAIT
+            # "At once" would be asked again in a tight loop, since this one does not count.
+            told = attempt.told_s if attempt.told_s is not None and attempt.told_s > 0 else budgets.TOLD_WAIT
             why = "the proxy has as many requests as it takes"
             if counted >= budgets.REPLAY_ATTEMPTS or not told < left_s:
                 return Decision(Action.GIVE_UP, why, counts=False, wait_s=told)

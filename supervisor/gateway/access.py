@@ -117,13 +117,19 @@ class Refused:
     """As of `Allowed`: a page that may ask may also read that its key is wrong."""
 
 
+HEALTH: Final = ("/health", "/v1/health")
+METRICS: Final = "/metrics"
+_FOREIGN: Final = frozenset({"cross-site", "same-site"})
+"""What Sec-Fetch-Site says of another page's request (W3C Fetch Metadata); another port of this machine is another site."""
+
+
 def decide(facts: Facts, rules: Rules) -> Allowed | Preflight | Refused:
     """What becomes of a request. Total: it never raises, whatever stands in it."""
     hosts = facts.headers.get("host", ())
     host = hosts[0].lower() if len(hosts) == 1 else ""
     if not _is_ours(host, rules):
         return Refused(
-            421, "wrong_host", f"this gateway is not called {_show(host)}; if it is, put the name into gateway.hosts"
+            421, "wrong_host", f"this gateway is not called {shown(host)}; if it is, put the name into gateway.hosts"
         )
     origins = facts.headers.get("origin", ())
     origin = ",".join(origins).lower()
@@ -131,20 +137,27 @@ def decide(facts: Facts, rules: Rules) -> Allowed | Preflight | Refused:
     if foreign and origin not in rules.origins:
         return Refused(
             403, "origin_not_allowed",
-            f"pages of {_show(origin)} may not use this gateway; if they should, put that into gateway.origins",
+            f"pages of {shown(origin)} may not use this gateway; if they should, put that into gateway.origins",
         )  # fmt: skip
     page = ",".join(origins) if foreign else ""  # as it was written: a browser compares it letter by letter
     if facts.method == "OPTIONS" and origins and "access-control-request-method" in facts.headers:
         wanted = ", ".join(facts.headers.get("access-control-request-headers", ()))
         return Preflight(",".join(origins), wanted if _HEADER_NAMES.fullmatch(wanted) else "")
     route = route_of(facts.method, facts.path)
+    if (
+        route in (Route.MODELS, Route.CONTROL)
+        and not origins
+        and _FOREIGN & set(facts.headers.get("sec-fetch-site", ()))
+    ):
+        # A picture or a link of some page: browsers name no origin then, and whoever asks for a model loads it.
+        return Refused(403, "origin_not_allowed", "pages may not use this gateway unless they stand in gateway.origins")
     if route is Route.HEALTH or (route is Route.METRICS and rules.is_local and is_loopback_authority(host)):
         return Allowed(page)
     if not rules.keys:
         if route is Route.CONTROL:
             return Refused(
                 403, "control_needs_key",
-                f"{_show(facts.path)} is no route of a model, and others take a key: set gateway.api_key_file", page,
+                f"{shown(facts.path)} is no route of a model, and others take a key: set gateway.api_key_file", page,
             )  # fmt: skip
         return Allowed(page)
     if _has_key(facts, rules):
@@ -157,13 +170,14 @@ def decide(facts: Facts, rules: Rules) -> Allowed | Preflight | Refused:
 
 
 def route_of(method: str, path: str) -> Route:
-    """By its path as whoever gets it may read it: with doubled slashes, dots and letters of either case."""
+    """By its path as whoever gets it may read it: with doubled slashes, dots and letters of either case. What takes no key
+    is the gateway's own pages alone, letter by letter: anything that only looks like one of them is passed on."""
     plain = posixpath.normpath("/" + path.lower().lstrip("/")).lstrip("/")
     looks = method in ("GET", "HEAD")
     if plain in ("health", "v1/health"):
-        return Route.HEALTH if looks else Route.CONTROL
+        return Route.HEALTH if looks and path in HEALTH else Route.CONTROL
     if plain == "metrics":
-        return Route.METRICS if looks else Route.CONTROL
+        return Route.METRICS if looks and path == METRICS else Route.CONTROL
     if plain.startswith("v1/") or plain in _BARE or (plain in _LOOKS and looks):
         return Route.MODELS
     return Route.CONTROL
@@ -208,6 +222,6 @@ def _has_key(facts: Facts, rules: Rules) -> bool:
     return any([hmac.compare_digest(one, key) for one in given for key in rules.keys])
 
 
-def _show(text: str) -> str:
+def shown(text: str) -> str:
     """What a stranger sent, short and without what a terminal would act upon."""
     return "".join(c if c.isascii() and c.isprintable() else "?" for c in text[:100]) or "nothing at all"

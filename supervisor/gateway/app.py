@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from supervisor.gateway import metrics, models, naming, saying
+from supervisor.gateway import access, metrics, models, naming, saying
 from supervisor.gateway.guard import Guard
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from supervisor.gateway.upkeep import Keeper
 
 
-OWN: Final = ("/health", "/v1/models", "/models", "/metrics")
+OWN: Final = (*access.HEALTH, access.METRICS, "/v1/models", "/models")
 """Paths that are the gateway's own, with all below them; every other is a model's."""
 
 
@@ -34,8 +34,8 @@ def application(keeper: Keeper, forwarding: Forwarding) -> ASGIApp:
     pages = _Pages(keeper)
     own = Starlette(
         routes=[
-            Route("/health", pages.health),
-            Route("/metrics", pages.metrics),
+            *(Route(path, pages.health) for path in access.HEALTH),
+            Route(access.METRICS, pages.metrics),
             Route("/v1/models", pages.models),
             Route("/models", pages.models),
             Route("/v1/models/{name:path}", pages.model),

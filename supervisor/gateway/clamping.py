@@ -78,7 +78,10 @@ def reserve(demand: Demand, window: int, room: Room, counted: int | None) -> Res
     else:
         # Left open: a window of its own ends the answer; a shared pool would let it have all there is.
         limit = left if room.positions else None
-    positions = lanes * (prompt + left) if room.positions else 0
+    if room.positions and counted is not None and 0 < (share := room.positions // lanes - prompt) < left:
+        left = limit = share  # several answers of one request have the pool among them
+    # More than a window a sequence never holds, whatever the bound of its prompt says.
+    positions = lanes * min(prompt + left, window) if room.positions else 0
     if counted is None:
         positions = min(positions, room.positions)  # at worst it runs alone
     return Reservation(Need(lanes, positions), limit)

@@ -14,7 +14,7 @@ import httpx
 import trio
 
 from supervisor import budgets, logfiles
-from supervisor.gateway import asking, models, naming, saying, usage
+from supervisor.gateway import access, asking, models, naming, saying, usage
 from supervisor.gateway.admitting import Admission, Counter, NotAdmittedError, Wish
 from supervisor.gateway.gathering import Forwarded, GatheringHolding
 from supervisor.gateway.replying import JSON, Comments, Reply
@@ -74,7 +74,7 @@ class Forwarding:
         try:
             await self._serve(scope, receive, reply)
         except Exception as error:  # noqa: BLE001 - a bug that one request meets is that request's alone
-            logfiles.complain(f"gateway: {scope['method']} {scope['path']}: {_bare(error)!r}")
+            logfiles.complain(f"gateway: {scope['method']} {access.shown(scope['path'])}: {_bare(error)!r}")
             if not reply.has_started:
                 body = saying.error("the gateway failed", "server_error", "gateway")
                 await reply.give(500, JSON, body, Ending.ERROR)
@@ -98,23 +98,22 @@ class Forwarding:
                     self._passing.discard(reply)
                     nursery.cancel_scope.cancel()
             if reply.cut and not reply.has_left:
-                await reply.break_off(reply.cut)
+                await reply.end_cut()
 
     def cut(self, why: str) -> None:
         """End what is under way: whoever has had nothing of its answer gets a 503, the others are told in their stream."""
         self.whereabouts.give_up(why)
         self._carrier.closed.set()
         for reply in self._passing:
-            if reply.is_passing:
-                reply.cut = why
-                reply.scope.cancel()
+            reply.cut = why
+            reply.scope.cancel()
 
     async def _understand(self, scope: Scope, body: bytes, reply: Reply) -> Asked | None:
         spec, path = self._keeper.spec, scope["path"]
         if spec is None:
-            await reply.refuse(503, saying.error("the engine is starting", "unavailable_error", "engine_unavailable"))
+            await reply.unavailable("the engine is starting")
             return None
-        if ".." in path.split("/"):
+        if ".." in path.split("/") or not path.startswith("/"):
             await reply.refuse(404, saying.error("no such path", "invalid_request_error", "not_found"))
             return None
 
@@ -206,7 +205,7 @@ class Forwarding:
         if is_events and route_of(asked.request.method, asked.path) is Route.REPLAYABLE:
             watch = StreamWatch(strict=wants_terminator(asked.path, asked.body))
         await reply.start(response.status_code, headers)
-        reply.is_passing = True
+        reply.is_events = is_events
         head, last = b"", deque[bytes](maxlen=usage.PIECES)
         try:
             async for piece in stream:
@@ -216,12 +215,11 @@ class Forwarding:
                 last.append(piece)
                 await reply.send(piece)
         except AnswerInterrupted as error:
-            await reply.break_off(error.what, is_events=is_events)
+            await reply.break_off(error.what)
             return
         if watch is not None and watch.ending is StreamEnding.OPEN:  # HTTP calls it whole, and it is not
-            await reply.break_off("the stream ended without its end marker", is_events=is_events)
+            await reply.break_off("the stream ended without its end marker")
             return
-        reply.is_passing = False
         if (tokens := usage.tokens_in(head, b"".join(last))) is not None and reply.asking is not None:
             reply.asking.tokens(*tokens)
         await reply.finish(Ending.ANSWERED)

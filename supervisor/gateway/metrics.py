@@ -85,7 +85,10 @@ class Page:
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """The text and its type, in the format that the scraper asks for."""
-        encode, kind = choose_encoder(accept)
+        try:
+            encode, kind = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is no number, in prometheus-client 0.26
+            encode, kind = choose_encoder("")
         return encode(self._registry), kind
 
 

@@ -118,8 +118,10 @@ def _add_rest(choice: dict[str, Any], part: dict[str, Any]) -> None:
         if key == "logprobs" and isinstance(value, dict) and isinstance(choice.get(key), dict):
             for name, items in value.items():
                 there = choice[key].get(name)
-                both = isinstance(items, list) and isinstance(there, list)
-                choice[key][name] = there + items if both else items
+                if isinstance(items, list) and isinstance(there, list):
+                    there += items  # in place: an answer of thousands of tokens is put together in one step of the loop
+                else:
+                    choice[key][name] = items
         elif value is not None or key not in choice:
             choice[key] = value
 

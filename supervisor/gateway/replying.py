@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from supervisor import budgets
 from supervisor.gateway import saying
 from supervisor.gateway.tally import Ending
 
@@ -31,7 +32,9 @@ class Reply:
         self.scope = trio.CancelScope()
         self.headers: list[tuple[bytes, bytes]] = []
         """More of them, for an answer that is yet to begin."""
-        self.has_started = self.has_left = self.is_passing = False
+        self.has_started = self.has_left = self.is_over = False
+        self.is_events = True
+        """Whether what has begun is a stream of events: a comment begins one."""
         self.cut = ""
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
@@ -47,6 +50,7 @@ class Reply:
     async def finish(self, ending: Ending, last: bytes = b"") -> None:
         """The answer is whole."""
         self.ended(ending)
+        self.is_over = True
         await self._send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def give(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, ending: Ending) -> None:
@@ -62,10 +66,23 @@ class Reply:
         """Of the gateway itself: nothing was sent on."""
         await self.give(status, JSON, body, Ending.REJECTED)
 
-    async def break_off(self, why: str, *, is_events: bool = True) -> None:
+    async def unavailable(self, why: str) -> None:
+        """Nothing of the answer was given, and whoever asks again may have it: OpenAI's libraries do so by themselves."""
+        again = [(b"retry-after", b"%d" % budgets.RETRY_AFTER), (b"x-should-retry", b"true")]
+        words = saying.error(why, "unavailable_error", "engine_unavailable")
+        await self.give(503, [*JSON, *again], words, Ending.UNAVAILABLE)
+
+    async def end_cut(self) -> None:
+        """It was cut where it stood."""
+        if not self.has_started:
+            await self.unavailable(self.cut)
+        elif not self.is_over:
+            await self.break_off(self.cut)
+
+    async def break_off(self, why: str) -> None:
         """No end: the connection is closed in the middle, so that nobody takes this for an answer. A stream says why."""
         self.ended(Ending.INTERRUPTED)
-        if is_events:
+        if self.is_events:
             await self.send(b"\n\n" + saying.event(saying.interrupted(why)))
 
     def ended(self, ending: Ending) -> None:

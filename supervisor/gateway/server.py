@@ -6,6 +6,7 @@ are ours to count and, when the time is up, to break off.
 
 from __future__ import annotations
 
+import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -22,8 +23,6 @@ from supervisor.gateway.connection import Connection, read_away
 from supervisor.gateway.forwarding import Forwarding
 
 if TYPE_CHECKING:
-    import socket
-
     from supervisor.gateway.upkeep import Keeper
 
 HEAD_MOST_BYTES: Final = 64 * 1024
@@ -89,6 +88,8 @@ class Server:
             self._tally.refused("too_many_connections")
             await _turn_away(stream, _whole("503 Service Unavailable", _FULL, budgets.RETRY_AFTER))
             return
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # tcp(7): of Linux
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(budgets.GATEWAY_UNREAD * 1000))
         self._streams.add(stream)
         self._quiet = self._quiet if not self._quiet.is_set() else trio.Event()
         try:

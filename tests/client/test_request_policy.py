@@ -115,6 +115,7 @@ def test_answers_by_status_and_sender(status: int, sender: Sender, action: Actio
 def test_a_429_waits_as_told_but_not_past_the_deadline() -> None:
     assert answer(429, Sender.PROXY, 7.0).wait_s == 7.0
     assert answer(429, Sender.PROXY).wait_s == 1.0
+    assert answer(429, Sender.PROXY, 0.0).wait_s == 1.0, "it does not count, so it must not be a tight loop"
     assert answer(429, Sender.PROXY, 61.0).action is Action.GIVE_UP
 
 

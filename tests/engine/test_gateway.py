@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -311,6 +312,20 @@ def test_a_keeper_that_makes_room_ends_its_answers_first(own: Place) -> None:
     assert restart.wait(PATIENCE) == 0
 
 
+@pytest.mark.long
+def test_what_had_no_byte_when_the_keeper_made_room_is_told_to_come_again(own: Place) -> None:
+    found = gate(own, {"chat": (Launch("chat", knobs={"rate": 1}),)})
+    body = {"model": "chat", "max_tokens": 60, "messages": [{"role": "user", "content": "go on"}]}
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(httpx.post, f"{found.url}/v1/chat/completions", json=body, timeout=PATIENCE)
+        own.until(lambda: own.group()["queue"].get("chat", {}).get("running"), within=PATIENCE, what="it is being answered")
+        assert own.cli("restart-keeper").returncode == 0
+        answer = asked.result(PATIENCE)
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (503, "true")
+    assert int(answer.headers["retry-after"]) > 0
+    assert answer.json()["error"]["code"] == "engine_unavailable"
+
+
 def test_a_port_that_is_taken_is_said_and_the_engine_goes_on(own: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -329,7 +344,6 @@ def test_a_port_that_is_taken_is_said_and_the_engine_goes_on(own: Place) -> None
 def test_no_client_is_refused_while_keepers_are_killed__and_a_gateway_that_is_switched_off_refuses(
     own: Place,
 ) -> None:
-    own = own
     port = free_port()
     own.configure(gateway={"listen": f"127.0.0.1:{port}"})
     own.member()

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.errors import GatewayError
-from supervisor.gateway import keys
+from supervisor.gateway import access, keys
 from supervisor.gateway.access import Allowed, Facts, Preflight, Refused, Route, Rules, decide, route_of
 from supervisor.gateway.guard import Guard
 
@@ -124,6 +124,7 @@ def test_health_is_open_and_metrics_are_open_to_this_machine_alone() -> None:
         ("POST", "/api/models/unload"), ("GET", "/unload"), ("GET", "/running"), ("GET", "/logs/stream"), ("POST", "/props"),
         ("GET", "/upstream/chat/v1/models"), ("POST", "/slots/0"), ("POST", "/lora-adapters"), ("POST", "/models/load"),
         ("GET", "//unload"), ("GET", "/v1/../unload"), ("GET", "/./api/events"), ("GET", "/v1/.././API/logs"), ("PUT", "/health"),
+        ("GET", "/health/"), ("GET", "//health"), ("GET", "/HEALTH"), ("GET", "/v1/./health"), ("GET", "/metrics/"),
     ],
 )  # fmt: skip
 def test_control_always_takes_a_key_and_is_closed_where_there_is_none(method: str, path: str) -> None:
@@ -131,6 +132,21 @@ def test_control_always_takes_a_key_and_is_closed_where_there_is_none(method: st
     assert status(ask(LOCAL, path, method)) == 403
     assert status(ask(KEYED, path, method)) == 401
     assert ask(KEYED, path, method, x_api_key=KEY) == Allowed()
+
+
+def test_what_takes_no_key_is_the_gateways_own_and_is_passed_on_to_nobody() -> None:
+    from supervisor.gateway.app import OWN
+
+    assert {*access.HEALTH, access.METRICS} <= set(OWN)
+
+
+def test_a_page_that_names_no_origin_loads_no_model() -> None:
+    """`<img src="http://127.0.0.1:11411/v1/x?model=embed">` on some page."""
+    for site in ("cross-site", "same-site"):
+        assert status(ask(LOCAL, "/v1/x", "GET", sec_fetch_site=site)) == 403
+        assert ask(LOCAL, "/health", "GET", sec_fetch_site=site) == Allowed()
+    for site in ("none", "same-origin"):  # typed by a person; asked by a page of ours
+        assert ask(LOCAL, "/v1/models", "GET", sec_fetch_site=site) == Allowed()
 
 
 @pytest.mark.parametrize(

@@ -148,8 +148,13 @@ def test_an_answer_of_open_length_is_bounded_by_its_window_in_a_shared_pool() ->
     assert reserve(_demand(9000, None), WINDOW, SPLIT, None) == Reservation(Need(1, 0), None)
 
 
-def test_without_a_count_nothing_is_refused_and_the_bound_is_reserved() -> None:
-    assert reserve(_demand(90_000, 100), WINDOW, POOL, None) == Reservation(Need(1, POOL.positions), None)
+def test_several_answers_of_one_request_have_the_pool_among_them() -> None:
+    assert reserve(_demand(9000, None, 2), WINDOW, Room(4, 8192), 1000) == Reservation(Need(2, 8192), 3096)
+    assert reserve(_demand(9000, 5000, 2), WINDOW, Room(4, 8192), 1000) == Reservation(Need(2, 8192), 3096)
+
+
+def test_without_a_count_nothing_is_refused_and_at_most_a_window_is_reserved() -> None:
+    assert reserve(_demand(90_000, 100), WINDOW, POOL, None) == Reservation(Need(1, WINDOW), None)
     assert reserve(_demand(90_000, 100_000), WINDOW, SPLIT, None) == Reservation(Need(1, 0), WINDOW)
 
 
