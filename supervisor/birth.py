@@ -7,10 +7,12 @@ import hmac
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import attrs
 import trio
 from attrs import evolve
 
@@ -21,7 +23,7 @@ from supervisor.kinds import Birth, Command, Kind
 from supervisor.life import Life
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
+    from collections.abc import Container, Iterator
 
     from supervisor.contract import GroupSpec
     from supervisor.planning import Ledger
@@ -92,6 +94,15 @@ def remove_files(command: Command) -> None:
             path.unlink()
 
 
+def clear_files(slot: Slot, group: str, generation: str) -> None:
+    """Of a generation that is gone, by its name: its group may be another by now. There are keys in them. Its lock is the
+    warden's to remove, and what is to be undone outside is there until it was."""
+    with suppress(OSError):
+        for path in slot.groups.glob(f"{group}.{generation}.*"):
+            if path.suffix not in (".lock", ".undo"):
+                path.unlink(missing_ok=True)
+
+
 def clear_unborn(slot: Slot, known: Container[str]) -> None:
     """Remove what a keeper wrote for a generation that was never started, or that nobody remembers: keys are in it."""
     with suppress(OSError):
@@ -129,6 +140,8 @@ def new_birth(spec: GroupSpec, kind: Kind, slot: Slot, last_ports: Mapping[str, 
     for number, name in enumerate(kind.port_names(spec)):  # what is remembered is the first one's, where clients go
         wish = last_ports.get(name, remembered if number == 0 else None)
         chosen[name] = ports.choose(wish, others.union(chosen.values()))
+    if spec.key_file:  # at each start, for it may be another by now; who takes up a generation has the copy
+        records.write_text_private(slot.group_key(spec.name), _foreign_key(Path(spec.key_file)) + "\n")
     first = next(iter(chosen.values()))
     if first != remembered:
         with suppress(RecordError):  # then the next engine has another port
@@ -158,8 +171,6 @@ def known_birth(
     somebody else runs has a key of its own."""
     _given[spec.name] = tuple(chosen.values())
     key_path = slot.group_key(spec.name)
-    if spec.key_file:
-        records.write_text_private(key_path, _foreign_key(Path(spec.key_file)) + "\n")
     try:
         client_key = key_path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):  # a generation that has another key will not know this one, and is rebuilt
@@ -183,7 +194,24 @@ def _foreign_key(path: Path) -> str:
 
 def mark_of(spec: GroupSpec) -> str:
     """Short, and the same for two specs exactly where one generation could be of both (`GroupSpec.runs_as`)."""
-    return hashlib.sha256(json.dumps(records.unstructure(spec.essence), sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(_told(spec.essence), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _told(value: Any) -> Any:
+    """As plain data, without what is as it is by default: a field that a later version adds changes no mark, so an upgraded
+    keeper takes its groups up. And without what two equal specs may differ in."""
+    if attrs.has(type(value)):
+        told = {one.name: getattr(value, one.name) for one in attrs.fields(type(value)) if one.eq}
+        return {name: _told(one) for name, one in told.items() if one != _default(type(value), name)}
+    if isinstance(value, Mapping):
+        return {str(key): _told(one) for key, one in value.items()}
+    return [_told(one) for one in value] if isinstance(value, tuple | list) else value
+
+
+def _default(kind: type, name: str) -> Any:
+    found: Any = attrs.fields_dict(kind)[name].default
+    factory = getattr(found, "factory", None)
+    return factory() if factory is not None else found
 
 
 def generation_key(client_key: str, generation: str) -> str:

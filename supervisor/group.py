@@ -304,7 +304,7 @@ class Group:
     def _forget(self) -> None:
         if self.life is not None:
             self.procs.forget(self.life.birth.generation)
-            birth.remove_files(self.kind.command(self.spec, self.life.birth))
+            birth.clear_files(self.slot, self.spec.name, self.life.birth.generation)
             self.nurse = None
         self.ledger.forget()
 

@@ -113,7 +113,9 @@ def look(keeper: Keeper) -> Seen:
     snapshot = keeper.snapshot()
     groups = snapshot["groups"]
     line = status(snapshot["state"], snapshot["reason"], groups, (snapshot.get("gateway") or {}).get("url") or "")
-    settled = bool(groups) and keeper.is_settled([group["name"] for group in groups])
+    # A server that somebody else runs comes when it comes: no unit that is ordered after ours waits for it.
+    ours = [group.name for group in keeper.spec.groups if not group.url] if keeper.spec else []
+    settled = bool(groups) and keeper.is_settled(ours)
     return Seen(settled, keeper.stopping, line, keeper.spec)
 
 

@@ -61,6 +61,8 @@ class Ledger:
         self._deciding: trio.CancelScope | None = None
         self._found: dict[str, dict[str, Any]] = {}
         self._noted: Mapping[str, tuple[int, int]] = {}
+        self._left: Promise | None = None
+        """What an earlier keeper promised to the generation that was taken up."""
         self.trouble = ""
         """Why nothing is promised to it, though it runs; "" otherwise."""
 
@@ -121,8 +123,8 @@ class Ledger:
     async def plan(self, spec: GroupSpec, kind: Kind, generation_lock: Path) -> GroupSpec:
         """What to start for `spec`: itself, where its kind makes no plan, or its configuration wants none.
 
-        Raises DoesNotFitError with the numbers, LockTimeoutError where somebody else goes on planning, EngineStartError
-        where the group is to stop before it is planned, and what `Planning.plan` raises. Nothing is promised then.
+        Raises DoesNotFitError with the numbers, EngineStartError where the group is to stop before it is planned, and what
+        `Planning.plan` raises. Nothing is promised then.
         """
         if not (isinstance(kind, Planning) and spec.is_planned):
             return spec
@@ -164,22 +166,36 @@ class Ledger:
     async def settle(self, generation_lock: Path) -> None:
         """The group has loaded: from here on the devices' own figures say what it holds."""
         held = self._held
-        if held is None or held.promise is None:
+        if held is None and not self._noted:  # nobody planned it
             return
-        promise = held.promise
+        if held is not None and held.promise is None:
+            return
+        promise = held.promise if held else None
 
-        def write() -> Promise:
+        def write() -> Promise | None:
             from supervisor.devices import reservations
 
-            with reservations.planning() as book:
+            with reservations.planning(wait=budgets.MEMORY_SETTLE) as book:  # not to be cancelled, so not for long
+                if promise is None:  # an earlier keeper made it, and died while this was loading
+                    return book.settle_left(generation_lock)
                 return book.settle(promise, promise.reservation.grants, generation_lock)
 
-        try:
-            settled = await trio.to_thread.run_sync(write)
-        except SlotError as error:  # it stays a promise, which others count twice: on the safe side
-            self.trouble = error.what
+        while True:
+            try:
+                async with _one_at_a_time:
+                    settled = await trio.to_thread.run_sync(write)
+                break
+            except LockTimeoutError as error:  # somebody goes on planning, or is stopped in the middle of it
+                self.trouble = error.what
+            except SlotError as error:  # it stays a promise, which others count twice: on the safe side
+                self.trouble = error.what
+                return
+            await trio.sleep(budgets.PLANNING_WAIT)
+        if settled is None:
             return
-        if self._held is held:
+        if held is None and self._held is None:
+            self._left = settled
+        elif held is not None and self._held is held:
             self._held = held._replace(promise=settled)
         else:  # it was stopped meanwhile
             settled.release()
@@ -194,6 +210,9 @@ class Ledger:
         """Nothing of the group runs, and it is not about to start again as it was."""
         _leaving.discard((str(self._slot), self._group))
         held, self._held, self._noted = self._held, None, {}
+        if self._left is not None:
+            self._left.release()
+            self._left = None
         if held is not None and held.promise is not None:
             held.promise.release()
 
@@ -217,8 +236,10 @@ class _Attempt:
                 planned = kind.plan(spec, granted(survey(), book.live().values()))
                 grants = [Grant(device, size) for device, size in planned.grants.items() if size]
                 promise = book.reserve(self._slot, self._group, grants, generation_lock=self._generation_lock)
-        except SlotError as error:
-            self.trouble = error.what  # a machine without a book is planned for as if we were alone there
+        except (SlotError, LockTimeoutError) as error:
+            # Without a book, or with one that somebody keeps shut (he may be stopped), it is planned as if we were alone
+            # here: an engine that could serve must not wait for another's sake.
+            self.trouble = error.what
             return kind.plan(spec, survey()), None
         with self._turn:
             if not self._is_abandoned:
@@ -237,7 +258,19 @@ class _Attempt:
 
 def refuse_what_does_not_fit(spec: EngineSpec, find_kind: Callable[[str], Kind]) -> None:
     """For a front end, before it starts anything: raise DoesNotFitError for an engine whose groups, one after the other,
-    have no room now. Nothing is promised; what cannot be told here and now is the keeper's to find."""
+    have no room now, and have none a moment later: a predecessor's memory may be on its way back. Nothing is promised;
+    what cannot be told here and now is the keeper's to find."""
+    deadline = time.monotonic() + budgets.MEMORY_SETTLE
+    while True:
+        try:
+            return _refuse(spec, find_kind)
+        except DoesNotFitError:
+            if time.monotonic() >= deadline:
+                raise
+        threading.Event().wait(budgets.MEMORY_LOOK)
+
+
+def _refuse(spec: EngineSpec, find_kind: Callable[[str], Kind]) -> None:
     from supervisor.devices import reservations
     from supervisor.devices.survey import survey
 

@@ -132,6 +132,7 @@ def _problems(group: GroupConfig) -> Iterator[str]:
 def _is_base(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme == "http" and bool(parts.hostname and parts.port) and url == f"http://{parts.netloc}"
+        whole = parts.scheme == "http" and bool(parts.hostname and parts.port) and url == f"http://{parts.netloc}"
+        return whole and "@" not in url  # it is shown, and stands on a command line: a secret belongs into `key_file`
     except ValueError:
         return False

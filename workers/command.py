@@ -109,10 +109,12 @@ class CommandKind:
         filled = (argv[0], *(_filled(word, values) for word in argv[1:]))
         variable = spec.options["key_variable"]
         environment = dict(spec.environment) | ({variable: birth.client_key} if variable else {})
+        # With what surrounds it: a container engine may well be found by DOCKER_HOST alone.
+        asked = {"argv": filled[:1], "stop": stop, "environment": dict(spec.environment)}
         return Command(
             argv=container_run.leader(filled, birth, spec.name, environment) if spec.is_outside else filled,
             environment=environment,
-            files=({birth.config: json.dumps({"argv": filled[:1], "stop": stop})} if stop or spec.is_outside else {})
+            files=({birth.config: json.dumps(asked)} if stop or spec.is_outside else {})
             | ({keys: f"{birth.client_key}\n"} if has_keys else {}),
             workdir=spec.options["workdir"],
             undo=container_run.undo(filled, birth) if spec.is_outside else (),
@@ -178,11 +180,12 @@ class CommandKind:
         from workers import command_hands
 
         try:
-            stop = json.loads(await trio.to_thread.run_sync(birth.config.read_text))["stop"]
+            asked = json.loads(await trio.to_thread.run_sync(birth.config.read_text))
         except FileNotFoundError:  # it has none
             return
-        if stop:
-            await trio.to_thread.run_sync(command_hands.run, stop, abandon_on_cancel=True)
+        if asked["stop"]:
+            around = asked.get("environment", {})
+            await trio.to_thread.run_sync(command_hands.run, asked["stop"], around, abandon_on_cancel=True)
 
 
 KIND = CommandKind()

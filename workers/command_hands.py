@@ -15,6 +15,7 @@ from workers import container_run
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Mapping
 
     from supervisor.kinds import Birth
 
@@ -62,17 +63,18 @@ async def container(birth: Birth) -> int | None:
     """See container_run.pid_of."""
 
     def look() -> int | None:
-        engine: str = json.loads(birth.config.read_text())["argv"][0]
-        return container_run.pid_of(engine, birth)
+        asked = json.loads(birth.config.read_text())
+        return container_run.pid_of(asked["argv"][0], birth, asked.get("environment", {}))
 
     with suppress(OSError, ValueError):
         return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
     return None
 
 
-def run(argv: list[str]) -> None:
-    """Raises what kept it from running; that it failed, its own words in the keeper's log say."""
-    subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=STOP_LIMIT, check=False)
+def run(argv: list[str], environment: Mapping[str, str]) -> None:
+    """`environment` is the group's, beside the keeper's own. Raises what kept it from running; that it failed, its own words
+    in the keeper's log say."""
+    subprocess.run(argv, stdin=subprocess.DEVNULL, env={**os.environ, **environment}, timeout=STOP_LIMIT, check=False)
 
 
 def port(birth: Birth) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from workers import container
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from supervisor.kinds import Birth
 
@@ -112,7 +113,7 @@ def id_file(birth: Birth) -> Path:
     return birth.config.with_suffix(".cid")
 
 
-def pid_of(engine: str, birth: Birth) -> int | None:
+def pid_of(engine: str, birth: Birth, environment: Mapping[str, str]) -> int | None:
     """The first process of the generation's container, 0 where it runs and that cannot be told; None where none runs. It
     blocks, for INSPECT at most.
 
@@ -122,7 +123,10 @@ def pid_of(engine: str, birth: Birth) -> int | None:
     try:
         one = id_file(birth).read_text(encoding="ascii").strip()
         words = [engine, "inspect", "--format", "{{json .State}}", one]
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=INSPECT, check=False)
+        around = {**os.environ, **environment}
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, env=around, timeout=INSPECT, check=False
+        )
         state = json.loads(done.stdout)
         if not one or state["Running"] is not True:
             return None

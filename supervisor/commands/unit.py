@@ -21,7 +21,7 @@ CARRIED: Final = ("PATH", "QUEENRIGHT_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME
 """What decides which binaries, models and slot are found: a manager's own values would find others than a shell does."""
 RETRY_S: Final = 10
 """RestartSec=. # budget: a slot that is in use is tried again so often, for half a second of CPU each time"""
-DOOMED: Final = (ExitCode.USAGE, ExitCode.DOES_NOT_FIT)
+DOOMED: Final = (ExitCode.USAGE,)
 """Trying again does not change these: the configuration has to. OWNED_ELSEWHERE is not one, it passes."""
 
 SERVICE: Final = """\

@@ -24,6 +24,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attrs import evolve
+
 from supervisor import budgets, identity, locks
 from supervisor.devices import promises
 from supervisor.devices.promises import Grant, Handoff, Reservation, Step
@@ -122,6 +124,15 @@ class Planning:
         promise.release()
         return made
 
+    def settle_left(self, generation_lock: Path) -> Promise | None:
+        """The same of a promise that another process made for that generation, and is no more. None where there is none."""
+        for name, found in self.live().items():
+            if found.generation_lock == str(generation_lock) and not found.settled:
+                made = self._write(evolve(found, settled=True))
+                _remove(self.folder / name)
+                return made
+        return None
+
     def _write(self, reservation: Reservation) -> Promise:
         name = f"{uuid.uuid4().hex}"
         draft, path = self.folder / f".{name}", self.folder / f"{name}.json"
@@ -197,10 +208,14 @@ def _open(folder: Path) -> int:
             raise NotADirectoryError(errno.ENOTDIR, "it is not a directory")
         if facts.st_uid not in (0, os.geteuid()) and not facts.st_mode & stat.S_ISVTX:
             raise PermissionError(errno.EPERM, "others may rename what is in it: it lacks the sticky bit")
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # nobody's pipe is waited for
         while True:
             with suppress(FileNotFoundError):
-                return os.open(folder / "lock", os.O_RDONLY | flags)
+                descriptor = os.open(folder / "lock", os.O_RDONLY | flags)
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    return descriptor
+                os.close(descriptor)
+                raise OSError(errno.EINVAL, "its lock is not a file")
             with suppress(FileExistsError):
                 descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o644)
                 os.fchmod(descriptor, 0o644)
@@ -242,10 +257,16 @@ def _read(path: Path) -> tuple[Reservation | None, bool | None]:
         if said.pop("version") != VERSION:
             return None, True  # a newer program's: it cannot be told dead by us
         grants = tuple(Grant(str(one["device"]), int(one["bytes"])) for one in said.pop("grants"))
-        if any(grant.bytes < 0 for grant in grants):
+        found = Reservation(grants=grants, **said)
+        texts = (found.slot, found.group, found.boot_id, found.generation_lock)
+        numbers = (found.pid_namespace, found.pid, found.ticks, *(grant.bytes for grant in grants))
+        # Anybody can write here: what is no record must be none, and never an error.
+        if any(type(one) is not str or "\0" in one for one in texts) or type(found.settled) is not bool:
             return None, own
-        return Reservation(grants=grants, **said), own
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        if any(type(one) is not int or one < 0 for one in numbers):
+            return None, own
+        return found, own
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         return None, own
 
 

@@ -96,6 +96,43 @@ def test_a_record_that_says_nothing_is_removed_when_dead_and_named_when_alive(tm
         assert sorted(path.name for path in book.glob("*.json")) == ["b.json"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [f'{{"version": 1, "grants": [], "slot": "s", "group": "g", "boot_id": "b", "pid_namespace": 1, "pid": 1, "ticks": 1, {one}}}'
+     for one in ('"generation_lock": 5', '"generation_lock": "\\u0000"', '"settled": "yes"', '"pid": -1')] + ["[" * 60_000],
+    ids=["a number", "a NUL", "no bool", "below 0", "deep"],
+)  # fmt: skip
+def test_whatever_a_stranger_writes_into_the_book_is_no_record_and_no_error(tmp_path: Path, text: str) -> None:
+    book = tmp_path / "book"
+    with reservations.planning(book) as mine:
+        (book / "a.json").write_text(text)
+        assert mine.live() == {}
+
+
+def test_a_pipe_in_place_of_the_lock_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    with reservations.planning(book):
+        pass
+    (book / "lock").unlink()
+    os.mkfifo(book / "lock")
+    with pytest.raises(SlotError, match="not a file"), reservations.planning(book, wait=0.05):
+        pass
+
+
+def test_what_a_dead_keeper_promised_to_a_generation_that_lives_is_settled_by_the_next(tmp_path: Path) -> None:
+    from supervisor import locks
+
+    book, lock = tmp_path / "book", tmp_path / "generation.lock"
+    with locks.acquire(lock, timeout=1):
+        with reservations.planning(book) as mine:
+            mine.reserve(tmp_path / "slot", "chat", [Grant(CARD, GIB)], generation_lock=lock).release(keep=True)
+            settled = mine.settle_left(lock)
+            assert settled is not None
+            assert [(one.of(CARD), one.settled) for one in mine.live().values()] == [(GIB, True)]
+            assert mine.settle_left(lock) is None
+        settled.release()
+
+
 def test_while_one_plans_no_other_does_and_is_told_who(tmp_path: Path) -> None:
     book = tmp_path / "book"
     refused = pytest.raises(LockTimeoutError, match=f"pid {os.getpid()}")

@@ -318,7 +318,9 @@ def test_what_had_no_byte_when_the_keeper_made_room_is_told_to_come_again(own: P
     body = {"model": "chat", "max_tokens": 60, "messages": [{"role": "user", "content": "go on"}]}
     with ThreadPoolExecutor() as threads:
         asked = threads.submit(httpx.post, f"{found.url}/v1/chat/completions", json=body, timeout=PATIENCE)
-        own.until(lambda: own.group()["queue"].get("chat", {}).get("running"), within=PATIENCE, what="it is being answered")
+        own.until(
+            lambda: own.group()["queue"].get("chat", {}).get("running"), within=PATIENCE, what="it is being answered"
+        )
         assert own.cli("restart-keeper").returncode == 0
         answer = asked.result(PATIENCE)
     assert (answer.status_code, answer.headers["x-should-retry"]) == (503, "true")

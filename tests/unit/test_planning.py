@@ -15,7 +15,7 @@ from supervisor.contract import EngineSpec, GroupSpec, LaunchSpec
 from supervisor.devices import reservations
 from supervisor.devices.promises import HOST, Grant
 from supervisor.devices.shape import Device, Figure, HostMemory, Survey
-from supervisor.errors import DoesNotFitError, EngineStartError
+from supervisor.errors import DoesNotFitError, EngineStartError, LockTimeoutError
 from supervisor.kinds import Planned
 from supervisor.planning import Ledger
 
@@ -239,3 +239,17 @@ def test_a_group_that_wants_no_plan_is_started_as_it_is_written_and_never_refuse
     planning.refuse_what_does_not_fit(EngineSpec((spec,)), lambda _: kind)
     with pytest.raises(DoesNotFitError):
         trio.run(ledger.plan, SPEC, kind, tmp_path / "generation.lock")
+
+
+def test_a_book_that_somebody_keeps_shut_keeps_nobody_from_starting(
+    tmp_path: Path, book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He may be stopped in the middle of a plan, and an engine that could serve must not wait for that."""
+    monkeypatch.setattr("supervisor.devices.reservations._take", _shut)
+    ledger = Ledger(tmp_path, "chat")
+    assert decide(ledger, PlanningKind(), tmp_path).launches[0].context == 1024
+    assert ledger.trouble == "it is shut"
+
+
+def _shut(*_: object) -> None:
+    raise LockTimeoutError("it is shut")
