@@ -286,6 +286,7 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             "ids": _test('"role" or "model"', lambda value: value in ("role", "model")),
             "deadline_s": _seconds(f"at most {START_LIMIT_MOST}", lambda s: s <= START_LIMIT_MOST),
             "comment_after_s": _seconds(f"at most {START_LIMIT_MOST}", lambda s: s <= START_LIMIT_MOST),
+            "resume": _BOOLEAN,
             "api_key_file": _path(base, "a path, not empty"),
             "hosts": Rule("an array of names", names(_HOST)),
             "origins": Rule("an array of origins", names(_ORIGIN)),

@@ -101,6 +101,8 @@ class GatewayConfig:
     deadline_s: float = budgets.REQUEST_DEADLINE
     """How long a request is held, and may take to the first byte of its answer."""
     comment_after_s: float = budgets.COMMENT_AFTER
+    resume: bool = False
+    """Whether a stream that is cut goes on from what was delivered."""
     api_key_file: Path | None = None
     """API keys that clients must send, one a line; None = no key is asked for."""
     hosts: tuple[str, ...] = ()

@@ -64,6 +64,9 @@ TEMPLATE: Final = """\
 # Seconds without an answer after which a streaming request gets a comment that says what it waits for, and then another.
 # comment_after_s = 5.0
 
+# Whether a stream that is cut in the middle goes on from what was delivered, once its group is rebuilt.
+# resume = false
+
 # A group is one proxy and the servers behind it. A group is rebuilt as a unit, and never with its neighbours: what
 # may fall together goes into one group. The name is up to you: a-z, 0-9 and -, at most 32 characters.
 [groups.chat]

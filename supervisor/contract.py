@@ -139,6 +139,8 @@ class GatewaySpec:
     body_most_bytes: int = 64 << 20
     deadline_s: float = budgets.REQUEST_DEADLINE
     comment_after_s: float = budgets.COMMENT_AFTER
+    resume: bool = False
+    """Whether a stream that is cut goes on from what was delivered."""
 
 
 @frozen

@@ -50,6 +50,7 @@ def gateway_of(config: Config) -> GatewaySpec:
         body_most_bytes=wanted.body_limit_mb << 20,
         deadline_s=wanted.deadline_s,
         comment_after_s=wanted.comment_after_s,
+        resume=wanted.resume,
     )
 
 

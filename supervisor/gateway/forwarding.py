@@ -16,8 +16,10 @@ import trio
 from supervisor import budgets, logfiles
 from supervisor.gateway import access, asking, models, naming, saying, usage
 from supervisor.gateway.admitting import Admission, Counter, NotAdmittedError, Wish
+from supervisor.gateway.continuation import Continuation
 from supervisor.gateway.gathering import Forwarded, GatheringHolding
 from supervisor.gateway.replying import JSON, Comments, Reply
+from supervisor.gateway.resuming import Delivered, resumable
 from supervisor.gateway.tally import SAID, Ending, ending_of
 from supervisor.gateway.whereabouts import Whereabouts
 from supervisor.request_policy import Route, route_of
@@ -158,14 +160,16 @@ class Forwarding:
             async with self.admission.admitted(wish, comments.wait_for) as admitted:
                 call.body, reply.headers = admitted.body, admitted.headers
                 try:
-                    await self._send_on(asked, call, comments, reply)
+                    await self._send_on(asked, call, comments, reply, nursery)
                 finally:  # a caller may leave while the last of its answer is being handed over
                     admitted.is_done = call.asking.ending in SAID
         except NotAdmittedError as no:
             await comments.end()
             await reply.give(no.status, no.headers, no.body, _REFUSED.get(no.status, Ending.REJECTED))
 
-    async def _send_on(self, asked: Asked, call: Forwarded, comments: Comments, reply: Reply) -> None:
+    async def _send_on(
+        self, asked: Asked, call: Forwarded, comments: Comments, reply: Reply, nursery: trio.Nursery
+    ) -> None:
         try:
             response = await self._holding.answer(call)
         except AnswerInterrupted as error:
@@ -178,12 +182,14 @@ class Forwarding:
             return
         await comments.end()
         try:
-            await self._pass_on(asked, response, reply)
+            await self._pass_on(asked, call, response, reply, nursery)
         finally:
             with trio.CancelScope(shield=True):  # bounded: httpcore closes a socket, and waits for nothing
                 await response.aclose()
 
-    async def _pass_on(self, asked: Asked, response: httpx.Response, reply: Reply) -> None:
+    async def _pass_on(
+        self, asked: Asked, call: Forwarded, response: httpx.Response, reply: Reply, nursery: trio.Nursery
+    ) -> None:
         kind = response.headers.get("content-type", "")
         is_events = kind.startswith("text/event-stream")
         headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _NOT_PASSED_BACK]
@@ -204,6 +210,7 @@ class Forwarding:
         watch = None
         if is_events and route_of(asked.request.method, asked.path) is Route.REPLAYABLE:
             watch = StreamWatch(strict=wants_terminator(asked.path, asked.body))
+        delivered = await self._delivered(asked, call.body) if watch is not None else None
         await reply.start(response.status_code, headers)
         reply.is_events = is_events
         head, last = b"", deque[bytes](maxlen=usage.PIECES)
@@ -213,16 +220,38 @@ class Forwarding:
                     watch.feed(piece)
                 head = head or piece
                 last.append(piece)
-                await reply.send(piece)
+                await reply.send(piece if delivered is None else delivered.feed(piece))
+            if watch is not None and watch.ending is StreamEnding.OPEN:  # HTTP calls it whole, and it is not
+                raise AnswerInterrupted("the stream ended without its end marker")
+            if delivered is not None:
+                await reply.send(delivered.rest())
         except AnswerInterrupted as error:
-            await reply.break_off(error.what)
-            return
-        if watch is not None and watch.ending is StreamEnding.OPEN:  # HTTP calls it whole, and it is not
-            await reply.break_off("the stream ended without its end marker")
-            return
-        if (tokens := usage.tokens_in(head, b"".join(last))) is not None and reply.asking is not None:
+            try:
+                if delivered is None:
+                    raise
+                await self._continuation(asked, call, reply).go_on(delivered, error, nursery)
+            except AnswerInterrupted as undone:
+                await reply.break_off(undone.what)
+                return
+        tokens = delivered.told if delivered is not None and delivered.told else usage.tokens_in(head, b"".join(last))
+        if tokens is not None and reply.asking is not None:
             reply.asking.tokens(*tokens)
         await reply.finish(Ending.ANSWERED)
+
+    async def _delivered(self, asked: Asked, body: bytes) -> Delivered | None:
+        """Of a stream that may go on if it is cut."""
+        if not asked.is_stream or self._keeper.spec is None or not self._keeper.spec.gateway.resume:
+            return None
+        if len(body) < BIG_BYTES:
+            said = asking.parsed(body)
+        else:
+            said = await trio.to_thread.run_sync(asking.parsed, body, limiter=self._parsing)
+        return Delivered(asked.path, said) if resumable(asked.path, said) else None
+
+    def _continuation(self, asked: Asked, call: Forwarded, reply: Reply) -> Continuation:
+        assert self._keeper.spec is not None  # noqa: S101 - it was understood by one
+        every_s = self._keeper.spec.gateway.comment_after_s
+        return Continuation(self._holding, self.whereabouts, asked, call, reply, every_s)
 
 
 def _bare(error: Exception) -> Exception:

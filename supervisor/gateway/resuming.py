@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from supervisor.gateway.demand import OUTPUT_KEYS, output_of
+from supervisor.gateway.demand import output_of
 from supervisor.gateway.reassembly import CHAT, TEXT
 
 _NEVER: Final = (
@@ -21,9 +21,16 @@ _NEVER: Final = (
 )
 """Fields that, where they say something, make an answer that `/completion` does not continue."""
 
-_NOT_CARRIED: Final = frozenset(
-    {"messages", "prompt", "stream_options", "response_format", "stop", "stream", "n", *_NEVER, *OUTPUT_KEYS}
+_CARRIED: Final[tuple[str, ...]] = (
+    *("model", "seed", "temperature", "dynatemp_range", "dynatemp_exponent", "top_k", "top_p", "min_p", "typical_p"),
+    *("top_n_sigma", "xtc_probability", "xtc_threshold", "min_keep", "samplers", "mirostat", "mirostat_tau"),
+    *("mirostat_eta", "repeat_last_n", "repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier"),
+    *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "logit_bias", "ignore_eos"),
+    *("cache_prompt", "lora", "t_max_predict_ms"),
 )
+"""Fields that mean the same to `/completion` (llama.cpp's tools/server/README.md): how tokens are drawn. Nothing else of
+a request is passed to it."""
+
 _OF_CHUNK: Final = frozenset({"choices", "usage", "timings"})
 _PLAIN: Final = frozenset({"role", "content"})
 DONE: Final = b"data: [DONE]\n\n"
@@ -55,11 +62,11 @@ class Delivered:
         self._chunk: dict[str, Any] = {}
         self._is_plain = True
         self._is_over = False
-        options = body.get("stream_options")
-        self._wants_usage = isinstance(options, dict) and options.get("include_usage") is True
         self.text = ""
         self.tokens = 0
         """Chunks with text: one for each token, save where several make one character."""
+        self.told: tuple[int, int] | None = None
+        """Tokens read and written, as the server of the last continuation told: what was delivered before, it read."""
 
     @property
     def may_go_on(self) -> bool:
@@ -121,7 +128,7 @@ class Delivered:
         """What `/completion` is asked, given the prompt of the template. It starts a new stream: half an event of the last
         one is forgotten."""
         self._rest = b""
-        body = {key: value for key, value in self._body.items() if key not in _NOT_CARRIED}
+        body: dict[str, Any] = {key: self._body[key] for key in _CARRIED if key in self._body}
         stop = self._body.get("stop")
         if stop:
             body["stop"] = [stop] if isinstance(stop, str) else stop
@@ -136,7 +143,7 @@ class Delivered:
 
     def ended_by_limit(self) -> bytes:
         """The end of an answer all of whose tokens had been delivered."""
-        return self._end("length", 0, self.tokens)
+        return self._end("length")
 
     @property
     def is_over(self) -> bool:
@@ -151,32 +158,28 @@ class Delivered:
             self._is_plain = False
             return event
         text = found.get("content") or ""
-        before = self.tokens
         self._add(text)
         out = self._event(self._choice(text, None)) if text else b""
         if not found.get("stop"):
             return out
-        made = found.get("tokens_predicted", self.tokens - before)
-        all_tokens = found.get("tokens_evaluated", 0) + made
-        reason = "length" if found.get("stop_type") == "limit" else "stop"
-        return out + self._end(reason, all_tokens, self.tokens)
+        read, written = found.get("tokens_evaluated"), found.get("tokens_predicted")
+        if isinstance(read, int) and isinstance(written, int):
+            self.told = read, written
+        return out + self._end("length" if found.get("stop_type") == "limit" else "stop")
 
-    def _end(self, reason: str, all_tokens: int, made: int) -> bytes:
+    def _end(self, reason: str) -> bytes:
+        """Without `usage`: no server knows of the whole answer, and text that is cut into tokens anew may make another
+        number of them."""
         self._is_over = True
-        usage = {"completion_tokens": made, "prompt_tokens": max(0, all_tokens - made)}
-        usage["total_tokens"] = sum(usage.values())
-        if not self._is_chat:
-            return self._event(self._choice("", reason), usage=usage) + DONE
-        last = self._event(self._choice("", reason))
-        return last + (self._event(usage=usage) if self._wants_usage else b"") + DONE
+        return self._event(self._choice("", reason)) + DONE
 
     def _choice(self, text: str, reason: str | None) -> dict[str, Any]:
         if self._is_chat:
             return {"finish_reason": reason, "index": 0, "delta": {"content": text} if text else {}}
         return {"text": text, "index": 0, "logprobs": None, "finish_reason": reason}
 
-    def _event(self, *choices: dict[str, Any], **more: Any) -> bytes:
-        said = json.dumps({"choices": choices, **self._chunk, **more}, ensure_ascii=False, separators=(",", ":"))
+    def _event(self, choice: dict[str, Any]) -> bytes:
+        said = json.dumps({"choices": [choice], **self._chunk}, ensure_ascii=False, separators=(",", ":"))
         return b"data: " + said.encode("utf-8", "surrogatepass") + b"\n\n"
 
 

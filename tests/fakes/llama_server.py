@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -125,6 +126,16 @@ def story(prompt: str, seed: int, count: int) -> list[str]:
     """The tokens of the answer: the same for the same prompt and seed, each with its number."""
     start = zlib.crc32(f"{seed}:{prompt}".encode())
     return [f"{WORDS[zlib.crc32(b'%d' % i, start) % len(WORDS)]}{i} " for i in range(count)]
+
+
+def told_already(prompt: str, seed: int) -> tuple[str, int]:
+    """A prompt that ends in the beginning of its own story: the prompt proper, and how many tokens of it are told."""
+    for at in (match.start() for match in re.finditer(rf"(?:{'|'.join(WORDS)})0 ", prompt)):
+        before, rest = prompt[:at], prompt[at:]
+        count = rest.count(" ")
+        if "".join(story(before, seed, count)) == rest:
+            return before, count
+    return prompt, 0
 
 
 def prompt_of(body: dict[str, object]) -> str:
@@ -364,7 +375,13 @@ class Handler:
             seed = body.get("seed", 0)
             prompt = prompt_of(body)
             tokens = story(prompt, seed if isinstance(seed, int) else 0, count)
+            if native and "stream" in body:
+                prompt, already = told_already(prompt, seed if isinstance(seed, int) else 0)
+                evaluated = len(prompt.split()) + already
+                tokens = story(prompt, seed if isinstance(seed, int) else 0, already + count)[already:]
             usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": count}
+            if native and "stream" in body:
+                usage["prompt_tokens"] = evaluated
             usage["total_tokens"] = sum(usage.values())
             overflows = fake.overflows
             if not self.pause(fake.options.number("think")):
@@ -413,7 +430,8 @@ class Handler:
         """A complete answer in the endpoint's shape."""
         timings = {"predicted_n": usage["completion_tokens"], "prompt_n": usage["prompt_tokens"]}
         if native:
-            return {"content": text, "stop": True, "model": self.named, "timings": timings}
+            counts = {"tokens_predicted": timings["predicted_n"], "tokens_evaluated": timings["prompt_n"]}
+            return {"content": text, "stop": True, "stop_type": "eos", "model": self.named, "timings": timings} | counts
         choice: dict[str, object] = {"index": 0, "finish_reason": "stop"}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         kind = "chat.completion" if chat else "text_completion"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.gateway.continuation import Continuation
 from supervisor.gateway.resuming import DONE, Delivered, resumable
 from supervisor.request_policy import Action, Attempt, Outcome, Route, decide
 from supervisor.stream_watch import Ending
+from supervisor.streams import AnswerInterrupted
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 STORY = ("Na", "ïve", " \U0001f41d", " bees\n\n", 'say "', "data: [DONE]", "\\\\", " end", ".")
@@ -70,17 +74,28 @@ def joined(cuts: tuple[int, int], size: int) -> bytes:
     return out if delivered.is_over else out + delivered.ended_by_limit()
 
 
-def test_cut_at_every_byte_it_is_the_undisturbed_stream() -> None:
+SEAMLESS = STREAM.replace(event({"choices": [], **HEAD, "usage": USAGE}), b"")
+"""What a stream that went on should be: no server knows the usage of the whole answer."""
+
+
+def test_cut_at_every_byte_it_is_the_undisturbed_stream_without_usage() -> None:
+    assert b"usage" not in SEAMLESS
     for cut in range(FIRST, LAST):
-        assert joined((cut, 1 << 20), 1 << 20) == STREAM
+        assert joined((cut, 1 << 20), 1 << 20) == SEAMLESS
 
 
 @given(st.integers(FIRST, LAST - 1), st.integers(0, 900), st.integers(1, 300))
 def test_cut_twice_and_in_any_pieces(cut: int, second: int, size: int) -> None:
-    found = joined((cut, second), size)
-    # An answer that was cut after its last token knows nothing of the prompt: no server told.
-    assert found.split(b'"usage"')[0] == STREAM.split(b'"usage"')[0]
-    assert found.endswith(DONE)
+    assert joined((cut, second), size) == SEAMLESS
+
+
+def test_nothing_is_passed_on_that_is_not_known_to_mean_the_same() -> None:
+    odd = {"id_slot": 3, "return_tokens": False, "n_keep": 5, "user": "u", "metadata": {}, "n_predict": 4, "foo": 1}
+    delivered = Delivered(CHAT, BODY | odd)
+    delivered.feed(chunk({"content": "a"}))
+    assert set(delivered.request("<q>")) == {
+        "model", "seed", "temperature", "stop", "n_predict", "prompt", "stream",
+    }  # fmt: skip
 
 
 def test_undisturbed_it_is_passed_on_as_it_came() -> None:
@@ -113,6 +128,25 @@ def test_requests_that_do_not_go_on(more: dict[str, Any]) -> None:
     assert not resumable(CHAT, BODY | more)
 
 
+@pytest.mark.parametrize("left", [0.0, 9.0])
+def test_the_deadline_is_that_of_the_request(left: float) -> None:
+    """Past it nobody is asked, and before it there is somebody to ask."""
+    asked: list[str] = []
+
+    class Noted(Continuation):
+        async def _ask(self, path: str, *_: Any) -> Any:
+            asked.append(path)
+            raise AnswerInterrupted("no answer")
+
+    delivered, call = Delivered(CHAT, BODY), cast("Any", SimpleNamespace(left=left))
+    delivered.feed(chunk({"content": "a"}))
+    nothing = cast("Any", None)
+    continuation = Noted(nothing, nothing, nothing, call, nothing, 1.0)
+    with pytest.raises(AnswerInterrupted, match="cut" if left == 0 else "no answer"):
+        trio.run(continuation.go_on, delivered, AnswerInterrupted("cut"), nothing)
+    assert asked == ([] if left == 0 else ["/apply-template"])
+
+
 def test_text_completions() -> None:
     body = {"prompt": "<q>", "stream": True, "max_tokens": 3}
     assert resumable(TEXT, body)
@@ -127,7 +161,8 @@ def test_text_completions() -> None:
         "choices": [{"text": "b", "index": 0, "logprobs": None, "finish_reason": None}], "id": "i",
     }  # fmt: skip
     assert json.loads(last[6:])["choices"][0]["finish_reason"] == "stop"
-    assert json.loads(last[6:])["usage"] == {"completion_tokens": 2, "prompt_tokens": 3, "total_tokens": 5}
+    assert "usage" not in json.loads(last[6:])
+    assert delivered.told == (4, 1)
     assert done == b"data: [DONE]"
 
 
