@@ -95,7 +95,7 @@ def test_a_python_program_and_a_shell_script_share_one_real_engine(
         assert len(alive) == len(family.everybody) or not other_runs
         told, complaint = python.communicate(timeout=PATIENCE)
         assert (python.returncode, complaint) == (0, "")
-        assert len(told.split()) > 5
+        assert told.strip()  # how much it is, is the model's to choose
         said, complaint = shell.communicate(timeout=PATIENCE)
         assert shell.returncode == 0, complaint
         answer = json.loads(said)
