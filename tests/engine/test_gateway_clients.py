@@ -34,6 +34,8 @@ pytestmark = [pytest.mark.process, pytest.mark.engine]
 
 ASKED: list[Any] = [{"role": "user", "content": "Say hello in three words."}]
 ANSWER: dict[str, Any] = {"messages": ASKED, "temperature": 0, "seed": 1, "max_tokens": 12}
+FRESH: dict[str, Any] = {"cache_prompt": False}
+"""What was computed before in other pieces may differ in its last bits, and so in a word."""
 ENDLESS: dict[str, Any] = ANSWER | {"max_tokens": 900, "ignore_eos": True}
 """Until somebody ends it; the context holds no more."""
 WORKING: dict[str, Any] = ANSWER | {"max_tokens": 30, "ignore_eos": True}
@@ -117,7 +119,7 @@ def texts_of(lines: list[str]) -> str:
 def test_openais_client_converses_embeds_streams_and_leaves(gate: Gate) -> None:
     with gate.openai() as client:
         assert [model.id for model in client.models.list()] == ["chat", "embed"]
-        first = client.chat.completions.create(model="chat", **ANSWER)
+        first = client.chat.completions.create(model="chat", **ANSWER, extra_body=FRESH)
         said = first.choices[0].message.content
         assert said
         messages = [*ASKED, {"role": "assistant", "content": said}, {"role": "user", "content": "Once more."}]
@@ -126,7 +128,7 @@ def test_openais_client_converses_embeds_streams_and_leaves(gate: Gate) -> None:
         assert first.usage is not None
         assert second.usage is not None
         assert second.usage.prompt_tokens > first.usage.prompt_tokens  # the earlier turns are in it
-        stream = client.chat.completions.create(model="chat", **ANSWER, stream=True)
+        stream = client.chat.completions.create(model="chat", **ANSWER, stream=True, extra_body=FRESH)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices) == said
         for asked in ({}, {"encoding_format": "float"}):  # without, the client asks for base64 and decodes it
             rows = client.embeddings.create(model="embed", input=["bees", "honey"], **asked).data
@@ -140,14 +142,14 @@ def test_openais_client_converses_embeds_streams_and_leaves(gate: Gate) -> None:
 
 
 def test_curl_converses_embeds_streams_and_leaves(gate: Gate) -> None:
-    first = gate.curled("/v1/chat/completions", {"model": "chat", **ANSWER})
+    first = gate.curled("/v1/chat/completions", {"model": "chat", **ANSWER, **FRESH})
     said = first["choices"][0]["message"]["content"]
     messages = [*ASKED, {"role": "assistant", "content": said}, {"role": "user", "content": "Once more."}]
     second = gate.curled("/v1/chat/completions", {"model": "chat", **ANSWER, "messages": messages})
     assert second["usage"]["prompt_tokens"] > first["usage"]["prompt_tokens"]
     rows = gate.curled("/v1/embeddings", {"model": "embed", "input": ["bees", "honey"]})["data"]
     assert [(row["index"], len(row["embedding"])) for row in rows] == [(0, 384), (1, 384)]
-    with gate.curl("/v1/chat/completions", {"model": "chat", **ANSWER, "stream": True}) as running:
+    with gate.curl("/v1/chat/completions", {"model": "chat", **ANSWER, **FRESH, "stream": True}) as running:
         lines = [line for line in running.communicate(timeout=PATIENCE)[0].splitlines() if line]
     assert (lines[-1], texts_of(lines)) == ("data: [DONE]", said)
     with gate.curl("/v1/chat/completions", {"model": "chat", **ENDLESS, "stream": True}) as running:
