@@ -80,10 +80,10 @@ class Continuation:
         model = self.asked.model
         target = f"/upstream/{model.launch.role}{path}" if self.whereabouts.has_proxy(model.group) else path
         call = Forwarded(
-            httpx.Request("POST", f"http://gateway.invalid{target}", headers=self.asked.request.headers),
-            json.dumps(body).encode(),
-            model.group,
-            Route.REPLAYABLE,
+            request=httpx.Request("POST", f"http://gateway.invalid{target}", headers=self.asked.request.headers),
+            body=json.dumps(body).encode(),
+            group=model.group,
+            route=Route.REPLAYABLE,
             started=time.monotonic(),
             deadline=self.call.deadline,
             asking=self.call.asking,

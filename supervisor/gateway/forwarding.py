@@ -140,10 +140,10 @@ class Forwarding:
         gateway, now = self._keeper.spec.gateway, time.monotonic()
         body, group, until = asked.body, asked.model.group, now + gateway.deadline_s
         call = Forwarded(
-            asked.request,
-            body,
-            group,
-            asked.route,
+            request=asked.request,
+            body=body,
+            group=group,
+            route=asked.route,
             started=now,
             deadline=until,
             asking=reply.asking,

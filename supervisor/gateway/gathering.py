@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 @define(kw_only=True)
 class Forwarded(Call):
-    """A request of the gateway. `path` is the caller's; `gathers`: its answer is to be put together."""
+    """A request of the gateway, made by names alone: up to attrs 25.3 `kw_only` is for what is inherited, too. `path` is the
+    caller's; `gathers`: its answer is to be put together."""
 
     asking: Asking
     path: str
