@@ -33,6 +33,9 @@ CONFIGURATION = """\
 [engine]
 slot = {slot}
 
+[gateway]
+listen = "127.0.0.1:0"
+
 [groups.chat]
 [[groups.chat.launches]]
 role = "chat"
@@ -50,6 +53,13 @@ arguments = ["--threads", "1"]
 """
 
 
+def configuration(slot: Slot) -> str:
+    """Two small models on half of the cores, in this slot. The gateway takes whichever port is free: the default one is for
+    an engine of the user's."""
+    threads = max(1, (os.cpu_count() or 2) // 2)
+    return CONFIGURATION.format(slot=json.dumps(str(slot.path)), threads=threads)
+
+
 class Stage:
     """The slot, the front ends, and the five steps."""
 
@@ -57,8 +67,7 @@ class Stage:
         self.story = story
         self.slot = Slot(place / "slot")
         self.config = place / "queenright.toml"
-        threads = max(1, (os.cpu_count() or 2) // 2)
-        self.config.write_text(CONFIGURATION.format(slot=json.dumps(str(self.slot.path)), threads=threads))
+        self.config.write_text(configuration(self.slot))
         self.front_ends: list[Driven] = []
 
     def clear(self) -> None:

@@ -17,29 +17,6 @@ if TYPE_CHECKING:
 
     from chaos.soak.soak import Soak, Told
 
-CONFIGURATION: Final = """\
-[engine]
-slot = {slot}
-
-[gateway]
-listen = "127.0.0.1:0"
-
-[groups.chat]
-[[groups.chat.launches]]
-role = "chat"
-model = "smollm2-135m"
-context = 1024
-sequences = 4
-arguments = ["--threads", "{threads}"]
-
-[groups.embed]
-[[groups.embed.launches]]
-role = "embed"
-model = "minilm-l6"
-context = 512
-arguments = ["--threads", "1"]
-"""
-
 
 class SoakCommand:
     """The command."""
@@ -62,7 +39,12 @@ class SoakCommand:
         )
         add("--streams", type=_count, default=4, metavar="N", help="requests of members at once (default: 4)")
         add("--seed", type=int, default=0, metavar="N", help="whom a fault hits is drawn with it (default: 0)")
-        add("--config", type=Path, metavar="FILE", help="soak what this configuration says, in our own slot")
+        add(
+            "--config",
+            type=Path,
+            metavar="FILE",
+            help="soak what this configuration says: its slot must be empty, its roles chat and embed",
+        )
         add("--out", type=Path, metavar="DIR", help="where the report goes (default: ./soak-report)")
         add("--dry-run", action="store_true", help="only print which round gets which fault")
         add("--json", action="store_true", help="the whole run as data on stdout; what is told while it runs on stderr")
@@ -121,27 +103,32 @@ COMMAND: Final = SoakCommand()
 
 
 def _prepare(args: argparse.Namespace, place: Path, names: list[str], tell: Any) -> Soak:
-    import os
-
     from chaos.soak.soak import Soak
     from supervisor import resolving
+    from supervisor.errors import UsageError
     from supervisor.slot import Slot
 
     slot = Slot(place / "slot")
     config = place / "queenright.toml"
     if args.config is None:
         from chaos.demo import provide
+        from chaos.stage import configuration
         from chaos.story import Story
 
         provide(Story(sys.stderr))
-        threads = max(1, (os.cpu_count() or 2) // 2)
-        config.write_text(CONFIGURATION.format(slot=json.dumps(str(slot.path)), threads=threads), encoding="utf-8")
+        config.write_text(configuration(slot), encoding="utf-8")
     else:
         config = args.config.resolve()
         slot = _slot_of(config, slot)
     spec = resolving.resolve(resolving.load(config))
-    planned = {group.name: len(group.launches) for group in spec.groups}
-    return Soak(slot, config, planned, streams=args.streams, every=args.every, names=names, seed=args.seed, tell=tell)
+    missing = {"chat", "embed"} - {launch.role for group in spec.groups for launch in group.launches}
+    if missing:
+        raise UsageError(
+            f"{config} has no role {' and no role '.join(sorted(missing))}", "the load of a soak asks for both"
+        )
+    return Soak(
+        slot, config, spec.groups, streams=args.streams, every=args.every, names=names, seed=args.seed, tell=tell
+    )
 
 
 def _slot_of(config: Path, ours: Any) -> Any:

@@ -11,7 +11,7 @@ from chaos.soak.verdicts import Judgement, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from chaos.soak.seen import Round, Usage
+    from chaos.soak.seen import Ended, Round, Usage
 
 GROWTH: Final = 0.10
 """Part by which a figure may have grown over the rounds that count, by its slope: noise of a small engine is 3 %."""
@@ -76,9 +76,9 @@ def requests_end_well(seen: Round) -> tuple[Verdict, str]:
     return (Verdict.BROKEN, "; ".join(wrong[:3])) if wrong else (Verdict.HOLDS, "")
 
 
-def _explained(one: object, seen: Round) -> bool:
-    way, role, first = one.way, one.role, one.first_byte  # type: ignore[attr-defined]
-    return first and (role in seen.killed or (way == "gateway" and "keeper" in seen.killed))
+def _explained(one: Ended, seen: Round) -> bool:
+    touched = {seen.carriers.get(one.role), "keeper" if one.way == "gateway" else None} & set(seen.killed)
+    return one.first_byte and bool(touched)
 
 
 EACH_ROUND: Final[dict[str, Callable[[Round], tuple[Verdict, str]]]] = {

@@ -6,8 +6,9 @@ import json
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from chaos import observer
 from chaos.driving import Driven
 from chaos.frontend import PROMPT
 from chaos.observer import NotObservedError
@@ -19,30 +20,33 @@ if TYPE_CHECKING:
 
 DEADLINE = 180.0  # budget: one request, held and sent again; on two busy cores a load of a model takes seconds
 TOKENS = 12
+KINDS: Final[list[dict[str, Any]]] = [
+    {"role": "chat", "stream": True, "tokens": TOKENS},
+    {"role": "chat", "tokens": TOKENS},
+    {"role": "embed"},
+]
+"""What the members ask, in turn."""
 
 
 class Load:
-    """Members under load, and the caller of the gateway. `url` gives the gateway's URL as it is now, "" for none."""
+    """Members under load, and the caller of the gateway. `url` gives the gateway's URL: "" where there is to be none, None
+    while it is not there yet."""
 
-    def __init__(self, config: Path, streams: int, url: Callable[[], str]) -> None:
-        self._config = config
-        self.members = [Driven(config, f"soak-{number}") for number in range(max(1, streams // 3))]
+    def __init__(self, config: Path, streams: int, url: Callable[[], str | None]) -> None:
+        self._config, self._streams = config, streams
+        self.members: list[Driven] = []
         self.one_shot: Driven | None = None
-        self._streams = streams
         self._gateway = GatewayCaller(url)
-        self._read = [0] * len(self.members)
+        self._read: list[int] = []
 
     def start(self) -> None:
         """Have them open the engine, and ask over and over from then on. Raises NotObservedError."""
-        for member in self.members:
-            member.hear("open", DEADLINE)
-        kinds = [
-            {"role": "chat", "stream": True, "tokens": TOKENS},
-            {"role": "chat", "tokens": TOKENS},
-            {"role": "embed"},
-        ]
+        for number in range(max(1, self._streams // len(KINDS))):
+            self.members.append(Driven(self._config, f"soak-{number}"))
+            self._read.append(0)
         for number, member in enumerate(self.members):
-            workers = [kinds[n % 3] for n in range(number, self._streams, len(self.members))]
+            member.hear("open", DEADLINE)
+            workers = [KINDS[n % len(KINDS)] for n in range(number, self._streams, len(self.members))]
             member.tell(do="load", workers=workers)
         self._gateway.start()
 
@@ -74,8 +78,8 @@ class Load:
         """Whether each kind of request that began after that has been answered: what a fault caught has ended then."""
         answers = [one for member in self.members for one in member.answers() if one["began"] >= began]
         fresh = {(one["role"], one["stream"]) for one in answers if one["outcome"] == "complete"}
-        wanted = {("chat", True), ("chat", False), ("embed", False)} if self._streams >= 3 else fresh or {("", False)}
-        return wanted <= fresh and (not self._gateway.is_alive or self._gateway.last_began >= began)
+        wanted = {(kind["role"], kind.get("stream", False)) for kind in KINDS[: self._streams]}
+        return wanted <= fresh and (not self._gateway.is_asked or self._gateway.last_began >= began)
 
     @property
     def pids(self) -> list[int]:
@@ -115,21 +119,29 @@ def _ended(answer: dict[str, Any]) -> Ended:
 class GatewayCaller:
     """Streams from the gateway as any OpenAI client does, over and over, in a thread."""
 
-    def __init__(self, url: Callable[[], str]) -> None:
-        self._url, self._stop = url, threading.Event()
+    def __init__(self, url: Callable[[], str | None]) -> None:
+        self._find, self._url, self._stop = url, "", threading.Event()
         self._lock, self._ended = threading.Lock(), list[Ended]()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.last_began = 0.0
         """When the last request that was answered in full began."""
 
     def start(self) -> None:
-        """Where there is a gateway."""
-        if self._url():
+        """Once there is a gateway, which comes after the engine's own processes; never where there is to be none. Raises
+        NotObservedError: a load that was not there would be no proof."""
+
+        def found() -> tuple[str] | None:
+            url = self._find()
+            return None if url is None else (url,)
+
+        (self._url,) = observer.wait_until("the gateway is there", found, DEADLINE)
+        if self._url:
             self._thread.start()
 
     @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
+    def is_asked(self) -> bool:
+        """Also where its thread came to an end: then nothing is answered any more, and that is seen."""
+        return bool(self._url)
 
     def taken(self) -> list[Ended]:
         """Requests that ended since the last time."""
@@ -146,11 +158,13 @@ class GatewayCaller:
     def _run(self) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
-            one = ask(self._url(), began)
+            one = ask(self._url, began)
             if one.outcome == "complete":
                 self.last_began = began
-            elif one.outcome != "interrupted":
-                self._stop.wait(0.2)  # a gateway that refuses is not to be asked in a tight loop
+            else:
+                self._url = self._find() or self._url
+                if one.outcome != "interrupted":
+                    self._stop.wait(0.2)  # a gateway that refuses is not to be asked in a tight loop
             with self._lock:
                 self._ended.append(one)
 

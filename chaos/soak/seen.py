@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Ended(NamedTuple):
-    """One request of the load, as its caller had it. `first_byte`: a byte of the answer had come. `group` carried it."""
+    """One request of the load, as its caller had it. `first_byte`: a byte of the answer had come."""
 
     way: str
     """`client` or `gateway`."""
     role: str
     outcome: str
-    """complete, interrupted, refused (503 with Retry-After), failed, or overdue (no end within its deadline)."""
+    """complete, interrupted, refused (503 with Retry-After), or failed."""
     seconds: float
     first_byte: bool = False
     why: str = ""
@@ -46,6 +46,8 @@ class Round(NamedTuple):
     number: int
     planned: Mapping[str, int]
     """Servers by group."""
+    carriers: Mapping[str, str]
+    """The group that serves a role, by role."""
     sighting: Sighting | None
     marked: Collection[tuple[Identity, str]] | None
     """Processes that carry the marker of any generation of this slot, of now or of earlier, with it."""

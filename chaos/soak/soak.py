@@ -13,6 +13,7 @@ from chaos.soak import faults, invariants
 from chaos.soak.load import Load
 from chaos.soak.seen import Gatherer, Round, usages
 from chaos.soak.verdicts import Judgement, Verdict, worst
+from chaos.stage import GONE_LIMIT
 from supervisor import control
 from supervisor.errors import QueenrightError
 
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
     from chaos.observer import Sighting
     from chaos.soak.faults import Fault, Hit
     from chaos.soak.seen import Ended, Usage
+    from supervisor.contract import GroupSpec
     from supervisor.slot import Slot
 
-RECOVERY_LIMIT = (
-    120.0  # budget: from a fault to an engine that is whole and answers; a stopped process is noticed in 5 s
-)
+RECOVERY_LIMIT = 120.0  # budget: from a fault to an engine that is whole and answers; a stop is noticed in 5 s
 SETTLE_LIMIT = 10.0  # budget: for what is on its way out (a visitor's lock, a sweep) before it counts as left over
 
 
@@ -52,14 +52,14 @@ class Told(NamedTuple):
 
 
 class Soak:
-    """Owner of the run. `planned`: servers by group. `plant` is for the tests of the soak itself: it is called before each
+    """Owner of the run. `groups` are those of the configuration. `plant` is for the tests of the soak itself: it is called before each
     round is judged, with the round as it was seen, and gives what is judged in its place."""
 
     def __init__(
         self,
         slot: Slot,
         config: Path,
-        planned: Mapping[str, int],
+        groups: Sequence[GroupSpec],
         *,
         streams: int = 4,
         every: int = 5,
@@ -68,13 +68,16 @@ class Soak:
         tell: Callable[[Told], None] = lambda _: None,
         plant: Callable[[Round], Round] = lambda seen: seen,
     ) -> None:
-        self._slot, self._planned, self._every, self._names = slot, planned, every, names
+        self._slot, self._every, self._names = slot, every, names
+        self._planned = {group.name: len(group.launches) for group in groups}
+        self._carriers = {launch.role: group.name for group in groups for launch in group.launches}
         self._chance = random.Random(seed)
         self._tell, self._plant = tell, plant
         self._gatherer = Gatherer(slot)
         self.before_a_look: Callable[[], None] = lambda: None
         """For the tests of the soak itself: what they plant must be found by looking."""
         self.load = Load(config, streams, self._gateway)
+        self._url = ""
         self.rounds: list[Told] = []
         self.ends: list[Judgement] = []
         self._hit: Hit | None = None
@@ -84,7 +87,7 @@ class Soak:
         """So many rounds, then the end. Whatever stops it in between, faults are healed and nothing is left running."""
         try:
             self.load.start()
-            self._whole(RECOVERY_LIMIT)
+            observer.wait_until("the engine is whole", self._whole, RECOVERY_LIMIT)
             turns = faults.schedule(self._names, self._every)
             for number in range(1, rounds + 1):
                 name = next(turns)
@@ -106,7 +109,8 @@ class Soak:
         ended = self.load.visit(number)
         began, hit = time.monotonic(), None
         if fault is not None:
-            hit = self._hit = fault.invoke(self._whole(RECOVERY_LIMIT), self._chance)
+            whole = observer.wait_until("the engine is whole", self._whole, RECOVERY_LIMIT)
+            hit = self._hit = fault.invoke(whole, self._chance)
             if hit is not None:
                 self._recovered(hit)
                 faults.heal(hit)
@@ -148,6 +152,7 @@ class Soak:
         return Round(
             number,
             self._planned,
+            self._carriers,
             sighting,
             self._gatherer.marked(),
             current | self._gatherer.generations(),
@@ -160,30 +165,30 @@ class Soak:
             usages(sighting),
         )
 
-    def _whole(self, limit_s: float) -> Sighting:
-        def whole() -> Sighting | None:
-            self._gatherer.generations()
-            seen = observer.look(self._slot)
-            there = all(g in seen.leaders and len(seen.servers.get(g, ())) == n for g, n in self._planned.items())
-            return seen if there and seen.keeper and seen.warden else None
-
-        return observer.wait_until("the engine is whole", whole, limit_s)
+    def _whole(self) -> Sighting | None:
+        """What there is, where nothing is missing."""
+        self._gatherer.generations()
+        seen = observer.look(self._slot)
+        there = all(g in seen.leaders and len(seen.servers.get(g, ())) == n for g, n in self._planned.items())
+        return seen if there and seen.keeper and seen.warden else None
 
     def _recovered(self, hit: Hit) -> None:
         """Whoever was to end has ended, and the engine is whole without him."""
 
         def seen() -> bool | None:
-            found = self._whole(RECOVERY_LIMIT).everything
-            return None if hit.must_end and found & set(hit.victims) else True
+            found = self._whole()
+            return None if found is None or (hit.must_end and found.everything & set(hit.victims)) else True
 
         observer.wait_until("the engine is whole again", seen, RECOVERY_LIMIT)
 
-    def _gateway(self) -> str:
+    def _gateway(self) -> str | None:
+        """Its URL, as last heard: "" where the configuration has none, None while it is not there yet."""
         with suppress(control.ControlError):
-            self._url = str((control.ask(self._slot, "status").get("gateway") or {}).get("url") or self._url)
-        return self._url
-
-    _url = ""
+            found = control.ask(self._slot, "status", brief=True)
+            if found["contract"] is not None and not found["contract"]["gateway"]["enabled"]:
+                return ""  # its state says so only once it was looked at
+            self._url = found["gateway"]["url"] or self._url
+        return self._url or None
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -205,14 +210,14 @@ class Soak:
                 stopping.stop(self._slot, who="the end of the soak")
 
     def _last(self, ended: list[Ended]) -> Round:
-        return Round(0, self._planned, None, None, (), None, None, (), (), ended, frozenset(), None)
+        return Round(0, self._planned, self._carriers, None, None, (), None, None, (), (), ended, frozenset(), None)
 
     def _nothing_left(self) -> Judgement:
         def gone() -> bool | None:
             return True if not observer.look(self._slot).everything and not observer.held_locks(self._slot) else None
 
         try:
-            observer.wait_until("nothing is left after the last member", gone, RECOVERY_LIMIT)
+            observer.wait_until("nothing is left after the last member", gone, GONE_LIMIT)
         except NotObservedError as error:
             left = [one.pid for one in observer.look(self._slot).everything]
             return Judgement(

@@ -26,6 +26,7 @@ WHOLE = Sighting(who(1), who(2), {"chat": who(3)}, {"chat": (who(4),)})
 GREEN = Round(
     number=7,
     planned={"chat": 1},
+    carriers={"chat": "talk", "embed": "embed"},
     sighting=WHOLE,
     marked=[(who(3), "g2"), (who(4), "g2")],
     current={"g2"},
@@ -39,7 +40,7 @@ GREEN = Round(
         Ended("client", "chat", "interrupted", 0.1, first_byte=True),
         Ended("gateway", "embed", "interrupted", 0.1, first_byte=True),
     ],
-    killed={"chat", "keeper"},
+    killed={"talk", "keeper"},
     usage=None,
 )
 

@@ -14,7 +14,7 @@ import pytest
 from chaos.soak import faults, report
 from chaos.soak.soak import Soak, as_data
 from chaos.soak.verdicts import Verdict
-from supervisor import membership
+from supervisor import membership, resolving
 from supervisor.contract import GENERATION_VARIABLE
 from tests.engine.place import Place
 from tests.support import free_port
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tests.engine.kit import Kit
 
 pytestmark = pytest.mark.process
-
-PLANNED = {"chat": 1, "embed": 1}
 
 
 @pytest.fixture
@@ -44,7 +42,8 @@ def soaked(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def soak_of(place: Place, **options: Any) -> Soak:
-    return Soak(place.slot, place.config, PLANNED, **{"streams": 3, "every": 1, **options})
+    groups = resolving.resolve(resolving.load(place.config)).groups
+    return Soak(place.slot, place.config, groups, **{"streams": 3, "every": 1, **options})
 
 
 def said(soak: Soak) -> dict[str, list[str]]:
@@ -63,6 +62,7 @@ def test_rounds_with_kills_are_green_and_leave_nothing(soaked: Place) -> None:
     assert [told.fault for told in soak.rounds] == list(faults.DEFAULT)
     assert all(told.recovery_s for told in soak.rounds)
     assert sum(told.outcomes.get("complete", 0) for told in soak.rounds) > 3
+    assert soak.load._gateway.last_began > 0  # it was asked, too
     page = report.page(as_data(soak, command="queenright soak", invariants=["one"]))
     assert page.count("<svg") >= 2
     assert "http" not in page  # it needs nothing but itself
