@@ -50,8 +50,8 @@ class Sighting(NamedTuple):
 
 
 def look(slot: Slot) -> Sighting:
-    """Now. A process belongs to the slot if it carries the marker of one of the slot's generations, or descends from
-    the holder of warden.lock."""
+    """Now. A process belongs to the slot if it carries the marker of one of the slot's generations, or is a keeper below the
+    holder of warden.lock. What a keeper starts to ask something carries its marker, too, and is no keeper."""
     warden = next((found for pid in locks.holders(slot.warden_lock) if (found := identity.of(pid))), None)
     groups = {generation: group for group, generation in slot.generations()}
     keeper, leaders, servers = None, dict[str, Identity](), dict[str, tuple[Identity, ...]]()
@@ -62,10 +62,11 @@ def look(slot: Slot) -> Sighting:
             continue  # it died between the two looks
         if stat.is_dead:
             continue
-        if warden is not None and mark.startswith(f"keeper.{warden.pid}."):
+        is_child = warden is not None and stat.parent == warden.pid
+        if is_child and mark.startswith("keeper."):
             keeper = process
         elif (group := groups.get(mark)) is not None:
-            if warden is not None and stat.parent == warden.pid:
+            if is_child:
                 leaders[group] = process
             else:
                 servers[group] = (*servers.get(group, ()), process)

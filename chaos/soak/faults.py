@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Hit(NamedTuple):
-    """What a fault did: the processes, and the groups (or `keeper`) that may have to do with it."""
+    """What a fault did: the processes, and the groups (or `keeper`, `warden`) that may have to do with it."""
 
     victims: tuple[Identity, ...]
     touched: frozenset[str]
@@ -86,7 +86,7 @@ def _engine(sighting: Sighting, _: random.Random) -> tuple[tuple[Identity, ...],
 
 
 def _warden(sighting: Sighting, _: random.Random) -> tuple[tuple[Identity, ...], frozenset[str]] | None:
-    return ((sighting.warden,), frozenset([*sighting.leaders, "keeper"])) if sighting.warden else None
+    return ((sighting.warden,), frozenset([*sighting.leaders, "keeper", "warden"])) if sighting.warden else None
 
 
 FAULTS: Final = {

@@ -67,18 +67,21 @@ def one_engine(seen: Round) -> tuple[Verdict, str]:
 
 def requests_end_well(seen: Round) -> tuple[Verdict, str]:
     """Each request is answered, or refused with a word when to come again. It is broken off only after its first byte, and
-    only where this round's fault hit what carried it."""
+    only where this round's fault hit what carried it. Nobody listens at the gateway only where the warden, who holds its
+    socket, was killed."""
     wrong = [
         f"{one.way} {one.role}: {one.outcome} after {one.seconds:.1f} s ({one.why})"
         for one in seen.ended
-        if one.outcome not in ("complete", "refused") and not (one.outcome == "interrupted" and _explained(one, seen))
+        if one.outcome not in ("complete", "refused") and not _explained(one, seen)
     ]
     return (Verdict.BROKEN, "; ".join(wrong[:3])) if wrong else (Verdict.HOLDS, "")
 
 
 def _explained(one: Ended, seen: Round) -> bool:
+    if one.outcome == "unreachable":
+        return one.way == "gateway" and "warden" in seen.killed
     touched = {seen.carriers.get(one.role), "keeper" if one.way == "gateway" else None} & set(seen.killed)
-    return one.first_byte and bool(touched)
+    return one.outcome == "interrupted" and one.first_byte and bool(touched)
 
 
 EACH_ROUND: Final[dict[str, Callable[[Round], tuple[Verdict, str]]]] = {

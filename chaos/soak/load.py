@@ -195,6 +195,8 @@ def ask(url: str, began: float) -> Ended:
                     first = first or '"content"' in line
                 elif line == "data: [DONE]":
                     marker = True
+    except httpx.ConnectError as error:
+        return ended("unreachable", f"{type(error).__name__}: {error}")
     except httpx.HTTPError as error:
         return ended("interrupted" if first else "failed", f"{type(error).__name__}: {error}")
     return ended("complete") if marker else ended("failed", "it ended without a marker and without an error")

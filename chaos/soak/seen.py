@@ -25,7 +25,7 @@ class Ended(NamedTuple):
     """`client` or `gateway`."""
     role: str
     outcome: str
-    """complete, interrupted, refused (503 with Retry-After), or failed."""
+    """complete, interrupted, refused (503 with Retry-After), unreachable (nobody listened: nothing was sent), or failed."""
     seconds: float
     first_byte: bool = False
     why: str = ""

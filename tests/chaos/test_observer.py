@@ -36,7 +36,8 @@ SERVER = "import os, subprocess, sys; print(subprocess.Popen([sys.executable, '-
     "sys.stdout.flush(); os.read(0, 1)"
 def start(mark, code, **options):
     return subprocess.Popen([sys.executable, "-c", code, WAIT], env={"QUEENRIGHT_GENERATION": mark}, **options)
-keeper = start(f"keeper.{os.getpid()}.1", WAIT)
+keeper = start(f"keeper.{os.getpid()}.1", SERVER, stdout=subprocess.PIPE)  # with a child of the same mark
+keeper.stdout.readline()
 leader = start("g1", SERVER, stdout=subprocess.PIPE)
 other = start("of-another-slot", WAIT)
 pids = {"keeper": keeper.pid, "leader": leader.pid, "server": int(leader.stdout.readline()), "other": other.pid}

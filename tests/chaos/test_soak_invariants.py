@@ -59,6 +59,8 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
     "requests end well": [
         {"ended": [Ended("client", "chat", "failed", 0.1, why="RuntimeError")]},
         {"ended": [Ended("client", "chat", "overdue", 180.0)]},
+        {"ended": [Ended("gateway", "chat", "unreachable", 0.1)]},
+        {"killed": {"warden"}, "ended": [Ended("client", "chat", "unreachable", 0.1)]},
         {"ended": [Ended("client", "chat", "interrupted", 0.1, first_byte=False)]},
         {"ended": [Ended("client", "embed", "interrupted", 0.1, first_byte=True)]},
         {"killed": {"embed"}, "ended": [Ended("gateway", "chat", "interrupted", 0.1, first_byte=True)]},
@@ -79,6 +81,11 @@ def verdicts(seen: Round) -> dict[str, Verdict]:
 def test_a_good_round_is_green_and_each_invariant_has_a_round_that_breaks_it() -> None:
     assert set(verdicts(GREEN).values()) == {Verdict.HOLDS}
     assert BREAKS.keys() == invariants.EACH_ROUND.keys()
+
+
+def test_who_finds_no_gateway_has_its_reason_only_where_the_warden_was_killed() -> None:
+    seen = GREEN._replace(ended=[Ended("gateway", "chat", "unreachable", 0.1)], killed={"talk", "keeper", "warden"})
+    assert verdicts(seen)["requests end well"] is Verdict.HOLDS
 
 
 def each_break() -> Iterator[Any]:
