@@ -135,7 +135,7 @@ def model(bench: Bench) -> Iterator[Sides]:
     """The bench's model, for 16 conversations at once."""
     assert bench.group is not None  # noqa: S101 - such cells are not run without
     path = bench.group.launches[0].path
-    # One thread: llama.cpp's wait for each other by spinning, and where a core is taken away nothing moves (measured).
+    # One thread: with two on two cores that others used as well a run did not end in time. Why, was not looked into.
     text = (
         f'[groups.chat]\n[[groups.chat.launches]]\nrole = "chat"\nmodel = "{path}"\n'
         f'context = 512\nsequences = {STREAMS}\narguments = ["--threads", "1"]\n'

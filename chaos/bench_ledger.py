@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import asdict, frozen
 
 from workers import calibration, printed
+from workers.ending import end
 from workers.planner import compute, kv
 from workers.planner.kv import CacheType, Shape
 from workers.planner.model import read_model
@@ -168,12 +169,7 @@ def _running(argv: Sequence[str], out: Any) -> Iterator[subprocess.Popen[bytes]]
     try:
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, STOP_LIMIT)
 
 
 def _answers(port: int) -> bool:

@@ -93,6 +93,10 @@ class Keeper:
         """The whole state, as `status --json` shows it."""
         return portrait.snapshot(self)
 
+    def engine(self) -> dict[str, Any]:
+        """Of that what it does, for a service manager."""
+        return portrait.engine(self)
+
     def brief(self) -> dict[str, Any]:
         """What a process that comes to the engine decides by."""
         return portrait.brief(self)

@@ -101,7 +101,7 @@ class Keeper(Protocol):
     spec: EngineSpec | None
     stopping: str
 
-    def snapshot(self) -> dict[str, Any]: ...
+    def engine(self) -> dict[str, Any]: ...
 
     def is_settled(self, groups: list[str]) -> bool: ...
 
@@ -110,9 +110,9 @@ class Keeper(Protocol):
 
 def look(keeper: Keeper) -> Seen:
     """The engine as it is now."""
-    snapshot = keeper.snapshot()
-    groups = snapshot["groups"]
-    line = status(snapshot["state"], snapshot["reason"], groups, (snapshot.get("gateway") or {}).get("url") or "")
+    found = keeper.engine()
+    groups = found["groups"]
+    line = status(found["state"], found["reason"], groups, found["gateway"]["url"] or "")
     # A server that somebody else runs comes when it comes: no unit that is ordered after ours waits for it.
     ours = [group.name for group in keeper.spec.groups if not group.url] if keeper.spec else []
     settled = bool(groups) and keeper.is_settled(ours)

@@ -48,11 +48,11 @@ class View(Protocol):
 
 def snapshot(keeper: View) -> dict[str, Any]:
     """The whole state, as `status --json` shows it."""
-    hello, groups, state = keeper.procs.hello, _groups(keeper), keeper.state.value
+    hello, of_engine = keeper.procs.hello, engine(keeper)
     return {
         "slot": str(keeper.slot.path),
-        "state": state,
-        "reason": keeper.stopping or keeper.draining or reason_of(state, groups),
+        "state": of_engine["state"],
+        "reason": of_engine["reason"],
         "lifetime": keeper.spec.lifetime.value if keeper.spec else None,
         "held": keeper.held or None,
         "draining": keeper.draining or None,
@@ -64,11 +64,18 @@ def snapshot(keeper: View) -> dict[str, Any]:
             "keeper_crashes": hello.crashes,
             "cgroup": units.cgroup_of(hello.pid),
         },
-        "gateway": keeper.gateway.describe(),
-        "groups": groups,
+        "gateway": of_engine["gateway"],
+        "groups": of_engine["groups"],
         "members": _members(keeper.slot),
         "contract": records.unstructure(keeper.spec) if keeper.spec else None,
     }
+
+
+def engine(keeper: View) -> dict[str, Any]:
+    """What it does, without a look at who uses it: that asks for every member's lock."""
+    groups, state = _groups(keeper), keeper.state.value
+    reason = keeper.stopping or keeper.draining or reason_of(state, groups)
+    return {"state": state, "reason": reason, "gateway": keeper.gateway.describe(), "groups": groups}
 
 
 def brief(keeper: View) -> dict[str, Any]:

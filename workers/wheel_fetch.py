@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Final, Literal
 from attrs import frozen
 
 from supervisor.errors import ModelPullError
+from workers.ending import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,7 +166,7 @@ def _run(
     try:
         status = _wait(process, into, seen)
     finally:
-        _stop(process)
+        end(process, STOP_LIMIT)
     if status is None:
         raise ModelPullError(
             f"{wanted} was not fetched: nothing arrived for {STALL_LIMIT:.0f} s", "check the network, then try again"
@@ -188,17 +189,6 @@ def _wait(process: subprocess.Popen[bytes], into: Path, seen: Callable[[int], No
                 most, moved = there, time.monotonic()
             elif time.monotonic() - moved > STALL_LIMIT:
                 return None
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(STOP_LIMIT)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def bytes_under(directory: Path) -> int:
