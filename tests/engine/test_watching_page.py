@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.engine.kit import Launch
-from tests.support import ROOT, wait_until
+from tests.support import ROOT, free_port, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ SAME: tuple[tuple[str, str], ...] = (
     (r"\b\d+ (?:s|min)\b", "N s"),
     (r"(ready|loading[^,]*(?:, [\d.]+ of [\d.]+ MiB)?), pid N, port N, \d+ MiB", r"\1, pid N, port N, N MiB"),
     (r"control group \S+", "control group /x"),
+    (r"http://127\.0\.0\.1:\d+", "http://127.0.0.1:11411"),
 )
 """What differs from run to run."""
 
@@ -42,21 +43,28 @@ def alike(text: str) -> str:
 
 def test_the_page_shows_what_a_watch_shows(place: Place) -> None:
     def shot(ready: Callable[[str], bool]) -> str:
-        return wait_until(lambda: text if ready(text := place.cli("status").stdout) else "", within=25, what="a shot")
+        def look() -> str:
+            text = place.cli("status").stdout
+            return text if ready(text) and "for every OpenAI client" in text else ""
+
+        return wait_until(look, within=25, what="a shot")
 
     model = place.home / "big.gguf"
     model.write_bytes(place.kit.chat.read_bytes())
     with model.open("r+b") as file:
         file.truncate(64 << 20)
     chat = Launch("chat", model, knobs={"load": 600, "read_model": 0.43})
-    place.configure({"chat": (chat,), "embed": (Launch("embed", place.kit.embed),)})
+    gateway = {"listen": f"127.0.0.1:{free_port()}"}
+    place.configure({"chat": (chat,), "embed": (Launch("embed", place.kit.embed),)}, gateway=gateway)
     front = place.front("lilbee")
     front.open(wait=False)
     shots = [("While the chat model loads", shot(lambda text: "loading 4" in text and "embed     running for" in text))]
-    place.configure()
+    place.configure(gateway=gateway)
     assert place.cli("apply").returncode == 0
     shots.append(("Once it serves", shot(lambda text: "engine    running" in text)))
-    place.configure({"chat": (Launch("chat", knobs={"reject_flag": "--nope"}, arguments=("--nope",)),)})
+    place.configure(
+        {"chat": (Launch("chat", knobs={"reject_flag": "--nope"}, arguments=("--nope",)),)}, gateway=gateway
+    )
     place.cli("apply")
     shots.append(("A flag that llama-server does not know", shot(lambda text: "engine    failed" in text)))
     blocks = dict(shots)
