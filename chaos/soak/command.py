@@ -30,7 +30,7 @@ class SoakCommand:
         add = parser.add_argument
         add("compare", nargs="*", metavar="compare A B", help="two reports (report.json) side by side; starts nothing")
         add("--rounds", type=_count, default=25, metavar="N", help="rounds (default: 25; they take 1 to 5 s each)")
-        add("--every", type=_count, default=5, metavar="N", help="a fault in every so manieth round (default: 5)")
+        add("--every", type=_count, default=5, metavar="N", help="a fault every so many rounds (default: 5)")
         add(
             "--faults",
             default=",".join(faults.DEFAULT),
@@ -78,7 +78,7 @@ class SoakCommand:
         with interruptible(), (out / "rounds.jsonl").open("w", encoding="utf-8") as lines:
             soak = _prepare(args, place, names, lambda told: _tell(told, stream, lines))
             print(
-                f"{args.rounds} rounds, a fault in every {_nth(args.every)}: {', '.join(names)}",
+                f"{args.rounds} rounds, a fault every {_so_often(args.every)}: {', '.join(names)}",
                 file=stream,
                 flush=True,
             )
@@ -206,8 +206,8 @@ def _compare(words: list[str]) -> int:
     return 0
 
 
-def _nth(number: int) -> str:
-    return "round" if number == 1 else f"{number}th round"
+def _so_often(number: int) -> str:
+    return "round" if number == 1 else f"{number} rounds"
 
 
 def _count(text: str) -> int:
