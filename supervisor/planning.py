@@ -233,7 +233,11 @@ class _Attempt:
 
         try:
             with reservations.planning() as book:
-                planned = kind.plan(spec, granted(survey(), book.live().values()))
+                seen = survey()
+                if seen.incomplete:
+                    self.trouble = seen.reason
+                    return _unplanned(spec, seen), None
+                planned = kind.plan(spec, granted(seen, book.live().values()))
                 grants = [Grant(device, size) for device, size in planned.grants.items() if size]
                 promise = book.reserve(self._slot, self._group, grants, generation_lock=self._generation_lock)
         except (SlotError, LockTimeoutError) as error:
@@ -254,6 +258,18 @@ class _Attempt:
             promise, self._promise = self._promise, None
         if promise is not None:
             promise.release()
+
+
+def _unplanned(spec: GroupSpec, seen: Survey) -> Planned:
+    """What is started where the driver did not say what there is (it hangs, or whoever asked it was killed): unknown is not
+    without cards, so nothing is refused and nothing reckoned, and it is started as it is written. Raises EngineStartError
+    where that is what a plan was to find."""
+    if any(not launch.context or not launch.sequences for launch in spec.launches):
+        raise EngineStartError(
+            f"what memory there is could not be told ({seen.reason}), and `auto` is decided by that",
+            "`queenright doctor` says more; or give context and sequences as numbers",
+        )
+    return Planned(spec, {}, {})
 
 
 def refuse_what_does_not_fit(spec: EngineSpec, find_kind: Callable[[str], Kind]) -> None:
@@ -280,7 +296,7 @@ def _refuse(spec: EngineSpec, find_kind: Callable[[str], Kind]) -> None:
             seen = survey()
     except (SlotError, LockTimeoutError):
         return
-    for group in spec.groups:
+    for group in () if seen.incomplete else spec.groups:
         kind = find_kind(group.kind)
         if isinstance(kind, Planning) and group.is_planned:
             taken = kind.plan(group, granted(seen, live)).grants

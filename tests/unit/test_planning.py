@@ -253,3 +253,18 @@ def test_a_book_that_somebody_keeps_shut_keeps_nobody_from_starting(
 
 def _shut(*_: object) -> None:
     raise LockTimeoutError("it is shut")
+
+
+def test_a_driver_that_says_nothing_is_no_machine_without_cards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs, or its asker was killed: nothing is refused by that, nothing promised, and nothing decided."""
+    monkeypatch.setattr("supervisor.devices.survey.survey", lambda: evolve(machine(), incomplete=True, reason="silent"))
+    kind: Any = PlanningKind(500 * GIB)
+    spec = evolve(SPEC, launches=(evolve(SPEC.launches[0], context=2048),))
+    ledger = Ledger(tmp_path, "chat")
+    assert decide(ledger, kind, tmp_path, spec) == spec
+    assert (kind.asked, ledger.trouble) == (0, "silent")
+    planning.refuse_what_does_not_fit(EngineSpec((spec,)), lambda _: kind)
+    with pytest.raises(EngineStartError, match="auto"):
+        decide(Ledger(tmp_path, "other"), kind, tmp_path, SPEC)
