@@ -36,6 +36,8 @@ ASKED: list[Any] = [{"role": "user", "content": "Say hello in three words."}]
 ANSWER: dict[str, Any] = {"messages": ASKED, "temperature": 0, "seed": 1, "max_tokens": 12}
 FRESH: dict[str, Any] = {"cache_prompt": False}
 """What was computed before in other pieces may differ in its last bits, and so in a word."""
+LASTING = 200
+"""Tokens of an answer that must not be over before others wait for its place: 60 were, on an idle machine."""
 ENDLESS: dict[str, Any] = ANSWER | {"max_tokens": 900, "ignore_eos": True}
 """Until somebody ends it; the context holds no more."""
 WORKING: dict[str, Any] = ANSWER | {"max_tokens": 30, "ignore_eos": True}
@@ -179,7 +181,7 @@ def test_what_was_not_begun_is_answered_and_what_was_ends_interrupted(gate: Gate
 
     def whole() -> Any:
         with gate.openai() as client:
-            return client.chat.completions.create(**more, **ANSWER | {"max_tokens": 60}).choices[0].finish_reason
+            return client.chat.completions.create(**more, **ANSWER | {"max_tokens": LASTING}).choices[0].finish_reason
 
     def streamed() -> Any:
         with gate.openai() as client, client.chat.completions.create(**more, **ANSWER, stream=True) as stream:
