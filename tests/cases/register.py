@@ -355,11 +355,13 @@ LIFETIME: dict[str, Case] = {
         "engine/gateway_admission::ollama_7758_one_place_and_a_queue_of_one_take_two_of_six",
         "unit/gateway_admission::ollama_7758_one_place_and_a_queue_of_one_take_two_of_six",
     ),
-    "am17an/llama.cpp#44": Later(
-        "more models than fit at once", "each group's models stay: nothing is evicted for another"
+    "am17an/llama.cpp#44": held(
+        "one place: who loads a model is answered by it before it goes for who comes meanwhile; one start of each",
+        "proxy/groups::a_model_just_loaded_answers_who_loaded_it_before_it_goes_for_another__am17an_44",
     ),
-    "am17an/llama.cpp#36": Later(
-        "more models than fit at once", "each group's models stay: nothing is evicted for another"
+    "am17an/llama.cpp#36": held(
+        "one place: two requests at once for two models that are not loaded are both answered, with one start of each",
+        "proxy/groups::two_requests_at_once_for_models_that_are_not_loaded_are_both_answered__am17an_36",
     ),
     "ollama/ollama#5464": Later(
         "a look at what device a rebuilt server runs on", "readback tells it, and binding does not ask for it yet"

@@ -77,6 +77,28 @@ def test_two_models_that_exclude_each_other_serve_everybody_in_the_end(rig: Rig)
     assert len(proxy.states()) == 1
 
 
+def test_a_model_just_loaded_answers_who_loaded_it_before_it_goes_for_another__am17an_44(rig: Rig) -> None:
+    a, b = rig.model("a", load=1), rig.model("b")
+    proxy = rig.start(a, b)
+    with in_thread(lambda: proxy.ask("a", id="first")) as first:
+        proxy.wait_state("a", "starting")
+        with in_thread(lambda: proxy.ask("b", id="second")) as second:
+            assert first().status == second().status == 200
+    assert (a.receipts, b.receipts) == (["first"], ["second"])
+    assert len(a.spawns) == len(b.spawns) == 1
+    assert proxy.states() == {"b": "ready"}
+
+
+def test_two_requests_at_once_for_models_that_are_not_loaded_are_both_answered__am17an_36(rig: Rig) -> None:
+    a, b, c = rig.model("a"), rig.model("b", load=0.5), rig.model("c", load=0.5)
+    proxy = rig.start(a, b, c)
+    assert proxy.ask("a").status == 200
+    answers = all_at_once(2, lambda i: proxy.ask("bc"[i], id=str(i)))
+    assert [answer.status for answer in answers] == [200, 200]
+    assert (b.receipts, c.receipts) == (["0"], ["1"])
+    assert len(b.spawns) == len(c.spawns) == 1  # one after the other, and neither in vain
+
+
 def test_two_loads_that_do_not_exclude_each_other_run_at_once(rig: Rig) -> None:
     a, b = rig.model("a", load=1), rig.model("b", load=1)
     proxy = rig.start(a, b, groups={"g": group("a", "b", swap=False)})
