@@ -32,6 +32,7 @@ NEXT: Final[Mapping[str, str]] = {
     "stuck load": "look at the disk and at `queenright logs {name}`; the group's start_limit_s ends the load",
     "memory": "`queenright status --json` has it line by line (memory.compared, memory.asked); configure what it really takes",
     "gateway": "see [gateway] in queenright.toml, then `queenright apply`; direct members are served all the same",
+    "off device": "`queenright doctor` says what the driver shows; once it works, `queenright stop` and a new start load it there",
     "gone quiet": "if that program is not wanted any more, end it: it keeps the engine up",
 }
 """The next step for each kind of trouble. `{name}` is the group's."""
@@ -68,6 +69,8 @@ def _of_engine(snapshot: Mapping[str, Any]) -> Iterator[Trouble]:
         yield Trouble("silent", "keeper", reason)
     elif state == "down" and "still alive" in reason:
         yield Trouble("left over", "engine", reason)
+    elif state == "degraded" and "without its device" in reason:
+        yield Trouble("off device", "engine", reason)
 
 
 def _of_group(group: Mapping[str, Any], now: float) -> Iterator[Trouble]:

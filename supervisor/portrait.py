@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisor import membership, records, units
 from supervisor._version import __version__
+from supervisor.contract import State
 from supervisor.errors import SlotError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from supervisor.contract import EngineSpec, State
+    from supervisor.contract import EngineSpec
     from supervisor.procs import Procs
     from supervisor.slot import Slot
     from supervisor.tree import Tree
@@ -75,6 +76,8 @@ def engine(keeper: View) -> dict[str, Any]:
     """What it does, without a look at who uses it: that asks for every member's lock."""
     groups, state = _groups(keeper), keeper.state.value
     reason = keeper.stopping or keeper.draining or reason_of(state, groups)
+    if state == State.RUNNING and (off := off_device(groups)):
+        state, reason = State.DEGRADED.value, off
     return {"state": state, "reason": reason, "gateway": keeper.gateway.describe(), "groups": groups}
 
 
@@ -104,6 +107,19 @@ def _groups(keeper: View) -> list[dict[str, Any]]:
     """`queue` is the gateway's, by role; empty where nobody asked it yet."""
     groups = keeper.tree.groups.values() if keeper.tree else ()
     return [{**group.describe(), "queue": keeper.gateway.queue(group.spec.name)} for group in groups]
+
+
+def off_device(groups: Sequence[Mapping[str, Any]]) -> str:
+    """Which server was planned for a device and has nothing there, in words; "" where none is known to. It answers, some
+    twenty times slower, so nothing else would tell (ollama#5464): the engine is `degraded`, and those who come bind all
+    the same, for a slow engine is better than none, and a second one would find no device either."""
+    for group in groups:
+        for server in group["servers"]:
+            for line in (server.get("memory") or {}).get("compared", ()):
+                if line["verdict"] == "absent":
+                    size = line["planned"] / 2**20
+                    return f"{server['role']} runs without its device: {line['what']}: {size:.0f} MiB planned, and it has none"
+    return ""
 
 
 def reason_of(state: str, groups: Sequence[Mapping[str, Any]]) -> str:

@@ -34,6 +34,9 @@ class Verdict(StrEnum):
     OVER = "over"
     UNDER = "under"
     """Less than planned, which is shown and warns of nothing: a cache that is not filled yet has no pages."""
+    ABSENT = "absent"
+    """Nothing at all of what was planned is there: a server that was planned for a device runs without it, as after a
+    suspend that lost the driver (ollama#5464)."""
     UNKNOWN = "unknown"
 
 
@@ -81,6 +84,8 @@ def line(what: str, planned: int | None, *figures: Figure) -> Line:
     if planned is None or found.bytes is None:
         return Line(what, planned, found, Verdict.UNKNOWN)
     band = max(BAND_BYTES, int(planned * BAND_SHARE))
+    if found.bytes == 0 and planned > band:
+        return Line(what, planned, found, Verdict.ABSENT)
     if found.bytes > planned + band:
         return Line(what, planned, found, Verdict.OVER)
     return Line(what, planned, found, Verdict.UNDER if found.bytes < planned - band else Verdict.AS_PLANNED)
@@ -120,6 +125,8 @@ def read_back(
         if one.verdict is Verdict.OVER and one.found.bytes is not None and one.planned is not None:
             more = one.found.bytes - one.planned
             warnings.append(f"{one.what} takes {more / 2**20:.0f} MiB more than planned ({one.found.source})")
+        elif one.verdict is Verdict.ABSENT and one.planned is not None:
+            warnings.append(f"{one.what}: {one.planned / 2**20:.0f} MiB planned, and it has none ({one.found.source})")
     return Readback(lines, tuple(answers), processes, tuple(warnings))
 
 

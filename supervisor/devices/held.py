@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 @frozen
 class Held:
     """One process. `anonymous` is its own memory, `file_backed` its part of mapped files' pages (each page divided by how
-    many map it), `on_device` what it has of each device, by UUID. `command` is for people and decides nothing."""
+    many map it), `on_device` what it has of each device, by UUID: 0 where the driver lists who uses the device, and it is
+    not among them. `command` is for people and decides nothing."""
 
     pid: int
     command: str
@@ -59,7 +60,7 @@ def _one(pid: int, survey: Survey | None, root: str) -> Held:
             Figure(own, f"{source} Pss_Anon"),
             Figure(rollup.get("Pss_File", 0), f"{source} Pss_File"),
         )
-    return Held(pid, command, anonymous, file_backed, _on_devices(pid, survey))
+    return Held(pid, command, anonymous, file_backed, _on_devices(pid, survey) if command else ())
 
 
 def _on_devices(pid: int, survey: Survey | None) -> tuple[tuple[str, Figure], ...]:
@@ -67,8 +68,12 @@ def _on_devices(pid: int, survey: Survey | None) -> tuple[tuple[str, Figure], ..
     for device in survey.devices if survey is not None else ():
         if device.why_no_holdings:
             found.append((device.uuid, Figure.unknown(device.why_no_holdings)))
-        for one in device.holdings:
-            if one.pid == pid and one.is_here:
-                told = Figure.unknown("the driver does not say it") if one.bytes is None else Figure(one.bytes, "NVML")
-                found.append((device.uuid, told))
+            continue
+        its = [one for one in device.holdings if one.pid == pid and one.is_here]
+        for one in its:
+            told = Figure.unknown("the driver does not say it") if one.bytes is None else Figure(one.bytes, "NVML")
+            found.append((device.uuid, told))
+        # One that we cannot see may be this very process, by another namespace's number.
+        if not its and not device.unified and all(one.is_here for one in device.holdings):
+            found.append((device.uuid, Figure(0, "NVML: it is not among those that use the device")))
     return tuple(found)

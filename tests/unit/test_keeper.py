@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import resource
+from typing import Any
 
 import pytest
 
 from supervisor.keeper import FILES, files
-from supervisor.portrait import reason_of
+from supervisor.portrait import off_device, reason_of
 
 ENDLESS = resource.RLIM_INFINITY
 
@@ -25,6 +26,16 @@ ENDLESS = resource.RLIM_INFINITY
 )
 def test_the_limit_of_descriptors_is_raised_and_never_lowered(soft: int, hard: int, wanted: int) -> None:
     assert files(soft, hard) == wanted
+
+
+def test_a_server_without_the_device_it_was_planned_for_is_named__ollama_5464() -> None:
+    def group(*verdicts: str) -> dict[str, Any]:
+        compared = [{"what": "memory of GPU-a", "planned": 20 * 2**30, "verdict": one} for one in verdicts]
+        return {"servers": [{"role": "chat", "memory": {"compared": compared}}, {"role": "embed", "memory": None}]}
+
+    assert off_device([group("as planned", "under", "over", "unknown")]) == ""
+    said = "chat runs without its device: memory of GPU-a: 20480 MiB planned, and it has none"
+    assert off_device([group(), group("absent")]) == said
 
 
 @pytest.mark.parametrize(

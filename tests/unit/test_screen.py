@@ -56,6 +56,10 @@ TROUBLE: dict[str, dict[str, Any]] = {
     "stuck load": {"groups": [group(server(state="loading", loading=STILL))]},
     "gateway": {"gateway": {"url": None, "state": "failed", "reason": "port 8080 is taken"}},
     "memory": {"groups": [group(server(memory={"warnings": ["sequences: 4 asked for, 2 in effect"]}))]},
+    "off device": {
+        "state": "degraded",
+        "reason": "chat runs without its device: memory of GPU-a: 20 MiB planned, and it has none",
+    },
     "gone quiet": {"members": [QUIET]},
 }
 

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from supervisor.contract import LaunchSpec
 from supervisor.devices.held import held
 from supervisor.devices.shape import Device, Figure, Holding, HostMemory, How, Survey
 from supervisor.errors import QueenrightError
 from tests.support import Marker, end, free_port, spawn, wait_until
 from workers import engines, models
 from workers.calibration import BOOTS_KEPT, Calibrations, fit
-from workers.printed import VERBOSITY, Kind, parse
+from workers.planner.found import account
+from workers.printed import VERBOSITY, Kind, Printed, parse
 from workers.readback import Verdict, line, printed_figures, read_back
 
 if TYPE_CHECKING:
@@ -145,6 +147,32 @@ def test_file_backed_pages_are_listed_apart__ollama_16637(tmp_path: Path) -> Non
     (server,) = held([7], Survey((card,), host), root)
     assert (server.anonymous.bytes, server.file_backed.bytes) == (3 * GIB, 48 * GIB)
     assert [(uuid, one.bytes) for uuid, one in server.on_device] == [("GPU-a", 20 * GIB)]
+
+
+@pytest.mark.parametrize(
+    ("others", "unified", "found"),
+    [
+        pytest.param((), False, 0, id="nobody uses the card"),
+        pytest.param((Holding(9, GIB, True),), False, 0, id="somebody else does"),
+        pytest.param((Holding(9, GIB, False),), False, None, id="one whom we cannot see, who may be it"),
+        pytest.param((), True, None, id="the card's memory is the host's"),
+    ],
+)
+def test_a_server_that_lost_its_card_is_told_and_nothing_is_made_up__ollama_5464(
+    tmp_path: Path, others: tuple[Holding, ...], unified: bool, found: int | None
+) -> None:
+    """20 GiB were planned for the card. After a suspend the driver was gone for this server: it answers, from the processor."""
+    card = Device("GPU-a", "", "", 0, Figure(24 * GIB, ""), Figure(23 * GIB, ""), unified=unified, holdings=others)
+    host = HostMemory(Figure(64 * GIB, ""), Figure(8 * GIB, ""), "", Figure(8 * GIB, ""))
+    (holds,) = held([7], Survey((card,), host), root_with(tmp_path, 7, "Pss_Anon: 10 kB\n"))
+    assert dict(holds.on_device).get("GPU-a", Figure.unknown("")).bytes == found
+    memory = {"ledger": [{"what": "weights", "place": "GPU-a", "bytes": 20 * GIB}]}
+    launch = LaunchSpec("chat", "model", str(tmp_path / "model.gguf"), 4096, 1)
+    told = account(launch, memory, holds, Printed(), (4096, 1))
+    verdicts = {one["what"]: one["verdict"] for one in told["compared"]}
+    assert verdicts.get("memory of GPU-a") == (None if found is None else "absent")
+    wanted = ["memory of GPU-a: 20480 MiB planned, and it has none (NVML: it is not among those that use the device)"]
+    assert told["warnings"] == ([] if found is None else wanted)
 
 
 def test_there_is_a_line_for_every_process_of_the_group__llama_cpp_21692(tmp_path: Path) -> None:

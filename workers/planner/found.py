@@ -67,7 +67,8 @@ def account(
         "held": {
             "anonymous": held.anonymous.bytes,
             "file_backed": held.file_backed.bytes,
-            "devices": [{"device": device, "bytes": figure.bytes} for device, figure in held.on_device],
+            "devices": [{"device": device, "bytes": figure.bytes} for device, figure in held.on_device
+                        if figure.bytes != 0],
         },
         "compared": [
             {"what": one.what, "planned": one.planned, "found": one.found.bytes, "source": one.found.source,
@@ -100,4 +101,5 @@ def _lines(
             yield what, planned(*begins), (type(known[0])(total, known[0].source, known[0].how),)
     yield "system memory of its own", planned("", place=HOST), (held.anonymous,)
     for device, figure in held.on_device:
-        yield f"memory of {device}", planned("", place=device), (figure,)
+        if figure.bytes != 0 or planned("", place=device):
+            yield f"memory of {device}", planned("", place=device), (figure,)
