@@ -750,9 +750,9 @@ AGENTS: dict[str, Case] = {
         "however a member ends, by os._exit, a signal, an exception or the end of its thread, it is one no more",
         "process/membership::every_way_to_end_ends_the_membership",
     ),
-    "NousResearch/hermes-agent#100360": Later(
-        "a server of ours for agents, with a figure of what one takes that does nothing",
-        "front ends share one engine however many they are; there is no such server whose memory could be measured",
+    "NousResearch/hermes-agent#100360": held(
+        "a front end that is there four times is one engine, and each of them under the documented memory, with no model in it",
+        "engine/sharing::four_front_ends_that_do_nothing_hold_little_and_no_model__hermes_agent_100360",
     ),
     "anomalyco/opencode#2974": Later(
         "a page of agents, with the setting of each that truly works",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import select
 import signal
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from supervisor import control, identity
@@ -20,7 +22,7 @@ from tests.engine.fronts import PATIENCE
 from tests.engine.kit import Launch
 from tests.engine.seen import Deaths, kill
 from tests.fakes.llama_server import story
-from tests.support import wait_until
+from tests.support import ROOT, wait_until
 
 if TYPE_CHECKING:
     from tests.engine.fronts import Front
@@ -74,6 +76,23 @@ def test_the_first_front_end_builds_and_the_second_binds(place: Place) -> None:
         assert not [name for name in FOREIGN if name.encode() + b"=" in environment]
         assert os.getsid(who.pid) != os.getsid(first.pid)
         assert os.readlink(f"/proc/{who.pid}/cwd") in ("/", str(place.slot.path))
+
+
+@pytest.mark.long
+def test_four_front_ends_that_do_nothing_hold_little_and_no_model__hermes_agent_100360(place: Place) -> None:
+    """An MCP host that starts the same server four times has one engine all the same; docs/guides/front-ends.md says what
+    such a process takes. The tests' front end asks in threads and reads JSON lines, as an MCP server would."""
+    told = int(re.search(r"(\d+) MiB of its own", (ROOT / "docs/guides/front-ends.md").read_text())[1])  # type: ignore[index]
+    fronts = [place.front(f"mcp-{number}") for number in range(4)]
+    assert [front.open() for front in fronts] == ["build", "bind", "bind", "bind"]
+    for front in fronts:
+        front.ask("chat", "hello")
+    assert [len(place.spawns(role)) for role in ("chat", "embed")] == [1, 1]
+    for front in fronts:
+        process = psutil.Process(front.pid)
+        assert not [one.path for one in process.memory_maps() if one.path.endswith(".gguf")]
+        assert process.children() == []
+        assert process.memory_full_info().uss < told * 2**20
 
 
 @pytest.mark.parametrize("way", ["close", *(pytest.param(way, marks=pytest.mark.long) for way in ("kill", "exit"))])
