@@ -26,18 +26,21 @@ class OneWrite(httpcore.NetworkStream):
         self._inner = inner
         self._held = b""
         self._limit: float | None = None
+        self.patience: float | None = None
+        """Seconds of silence that the rest of an answer is granted, once it began. httpcore takes the time limit for all of
+        a body from when it was asked for, and a request that was held for long had little left then."""
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """As its inner one."""
         if self._held:
             with suppress(httpcore.WriteError):  # as httpcore has it: who hangs up early may have answered before
                 self._flush()
-        return self._inner.read(max_bytes, timeout)
+        return self._inner.read(max_bytes, timeout if self.patience is None else self.patience)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Put it by, or write all there is."""
         self._held += buffer
-        self._limit = timeout
+        self._limit, self.patience = timeout, None
         if len(self._held) >= MUCH:
             self._flush()
 
@@ -82,18 +85,21 @@ class AsyncOneWrite(httpcore.AsyncNetworkStream):
         self._inner = inner
         self._held = b""
         self._limit: float | None = None
+        self.patience: float | None = None
+        """Seconds of silence that the rest of an answer is granted, once it began. httpcore takes the time limit for all of
+        a body from when it was asked for, and a request that was held for long had little left then."""
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore's
         """As its inner one."""
         if self._held:
             with suppress(httpcore.WriteError):
                 await self._flush()
-        return await self._inner.read(max_bytes, timeout)
+        return await self._inner.read(max_bytes, timeout if self.patience is None else self.patience)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - httpcore's
         """Put it by, or write all there is."""
         self._held += buffer
-        self._limit = timeout
+        self._limit, self.patience = timeout, None
         if len(self._held) >= MUCH:
             await self._flush()
 

@@ -198,6 +198,7 @@ class Holding:
                 if call.left <= 0:
                     break
             if watch.started:
+                upstream.grant(call.deadline - call.started)
                 delivered = self._passed_on(response, upstream, head, watch, call)
                 return Attempt(Outcome.ANSWER, response.status), delivered
         except LOST as error:

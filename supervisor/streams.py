@@ -66,6 +66,10 @@ class Upstream:
         """Give the connection back to the pool (closed, unless its answer was read to the end)."""
         raise NotImplementedError
 
+    def grant(self, seconds: float) -> None:
+        """Let the rest of the answer be silent for so long, whatever was left when it was asked for."""
+        self._network.patience = seconds
+
     def abandon(self) -> None:
         """From a finalizer: hang up without a lock, and leave the tidying to `Upstreams`."""
         with suppress(OSError):

@@ -108,6 +108,30 @@ def test_one_of_two_choices_that_finished_is_not_the_end() -> None:
         answer.read()
 
 
+@pytest.mark.long
+def test_a_stream_that_began_just_before_the_deadline_may_be_silent_as_long_as_any_other() -> None:
+    """Held for 2.2 of its 3 s, it has 0.8 s left when it is sent; a server that reads another's long prompt is silent for
+    longer than that between two tokens."""
+    never = threading.Event()
+
+    def script(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(DELTA)
+        never.wait(1.5)
+        talk.chunk(FINISH + DONE)
+        talk.end_chunks()
+
+    def answers(talk: Talk) -> None:
+        talk.reply(200, ANSWER)
+
+    with ScriptedServer(script, answers) as server:
+        directory = FakeDirectory(None, then=[server.endpoint()], before_wait=lambda: never.wait(2.2))
+        with client(directory, url=server.url, endpoints=[server.endpoint()]) as http:
+            assert ask(http, deadline_s=3.0).content == DELTA + FINISH + DONE
+            assert ask(http, deadline_s=3.0).content == ANSWER  # on the same connection, with its own limit
+        assert server.connected == 1
+
+
 def test_an_event_stream_that_is_no_answer_may_end_anyhow_and_be_silent_past_the_deadline() -> None:
     never = threading.Event()
 
