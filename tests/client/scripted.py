@@ -192,7 +192,7 @@ class FakeDirectory:
     endpoint: Endpoint | None
     then: list[Endpoint | QueenrightError] = field(factory=list)
     now: State | None = State.RUNNING
-    before_wait: Callable[[], None] | None = None
+    before_wait: Callable[[], object] | None = None
     waits: list[str | None] = field(factory=list)
     """`unlike` of each wait."""
 
