@@ -22,6 +22,7 @@ from supervisor.streams import LOST
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
+    from supervisor.gateway.aside import Aside
     from supervisor.gateway.upkeep import Keeper
     from supervisor.gateway.whereabouts import Whereabouts
 
@@ -82,8 +83,8 @@ class _Server:
 class Admission:
     """All servers' gates. Everything happens on the keeper's one thread, and nothing between two awaits."""
 
-    def __init__(self, keeper: Keeper, whereabouts: Whereabouts, counter: Counter) -> None:
-        self._keeper, self._whereabouts, self._counter = keeper, whereabouts, counter
+    def __init__(self, keeper: Keeper, whereabouts: Whereabouts, counter: Counter, aside: Aside) -> None:
+        self._keeper, self._whereabouts, self._counter, self._aside = keeper, whereabouts, counter, aside
         self._servers: dict[tuple[str, str], _Server] = {}
 
     @asynccontextmanager
@@ -98,9 +99,11 @@ class Admission:
         server = self._server(wish)
         reservation = await self._reserve(wish, server.gate.room)
         admitted = Admitted(wish.body)
-        if reservation.limit is not None:
-            admitted.headers.append((clamping.LIMIT_HEADER.encode(), b"%d" % reservation.limit))
-            admitted.body = _encoded(clamping.limited(json.loads(wish.body), wish.path, reservation.limit))
+        if (limit := reservation.limit) is not None:
+            admitted.headers.append((clamping.LIMIT_HEADER.encode(), b"%d" % limit))
+            admitted.body = await self._aside.do(
+                len(wish.body), lambda: _encoded(clamping.limited(json.loads(wish.body), wish.path, limit))
+            )
         ticket = self._ask(wish, server, reservation)
         try:
             await self._turn(wish, server, ticket, waits)
@@ -147,7 +150,7 @@ class Admission:
         window, counted = wish.launch.context or UNDECIDED, None
         said: Mapping[str, Any] = {}
         if clamping.wants_count(wish.demand, window, room):
-            said = json.loads(wish.body)
+            said = await self._aside.do(len(wish.body), lambda: json.loads(wish.body))
             counted = await self._counter.count(wish, said)
         found = clamping.reserve(wish.demand, window, room, counted)
         if isinstance(found, clamping.Reservation):
@@ -206,8 +209,8 @@ class Counter:
     """Has a server count the tokens of a prompt, by its own template and tokenizer. Both are done by threads of its own:
     no sequence is taken, and nothing waits behind what is being computed."""
 
-    def __init__(self, keeper: Keeper, pool: httpcore.AsyncConnectionPool) -> None:
-        self._keeper, self._pool = keeper, pool
+    def __init__(self, keeper: Keeper, pool: httpcore.AsyncConnectionPool, aside: Aside) -> None:
+        self._keeper, self._pool, self._aside = keeper, pool, aside
 
     async def count(self, wish: Wish, said: Mapping[str, Any]) -> int | None:
         """Tokens of the prompt of `said`; None where they cannot be had in COUNT_LIMIT."""
@@ -219,17 +222,18 @@ class Counter:
         prompt = said.get("prompt") if wish.path.rstrip("/").endswith(("/completions", "/completion")) else None
         with trio.move_on_after(budgets.COUNT_LIMIT):
             if is_chat:
-                answer = await self._ask(port, key, "/apply-template", {**said, "stream": False})
+                answer = await self._ask(port, key, "/apply-template", {**said, "stream": False}, len(wish.body))
                 prompt = answer.get("prompt") if answer else None
             if isinstance(prompt, str):
                 asked = {"content": prompt, "add_special": True, "parse_special": True}
-                answer = await self._ask(port, key, "/tokenize", asked)
+                answer = await self._ask(port, key, "/tokenize", asked, len(prompt))
                 tokens = answer.get("tokens") if answer else None
                 return len(tokens) if isinstance(tokens, list) else None
         return None
 
-    async def _ask(self, port: int, key: str, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        text = _encoded(body)
+    async def _ask(self, port: int, key: str, path: str, body: Mapping[str, Any], size: int) -> dict[str, Any] | None:
+        """`size`: of the body, about, in bytes. What is answered is as large."""
+        text = await self._aside.do(size, lambda: _encoded(body))
         if len(text) > COUNTED_MOST_BYTES:
             return None
         headers = [
@@ -247,7 +251,8 @@ class Counter:
                 content=text,
                 extensions={"timeout": limit},
             )
-            found = json.loads(response.content) if response.status == 200 else None
+            text = response.content if response.status == 200 else b"null"
+            found = await self._aside.do(len(text), lambda: json.loads(text))
         except (*LOST, ValueError):
             return None
         return found if isinstance(found, dict) else None

@@ -16,6 +16,7 @@ import trio
 from supervisor import budgets, logfiles
 from supervisor.gateway import access, asking, models, naming, saying, usage
 from supervisor.gateway.admitting import Admission, Counter, NotAdmittedError, Wish
+from supervisor.gateway.aside import Aside
 from supervisor.gateway.continuation import Continuation
 from supervisor.gateway.gathering import Forwarded, GatheringHolding
 from supervisor.gateway.replying import JSON, Comments, Reply
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
     Scope = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
     Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-BIG_BYTES: Final = 128 * 1024
-"""From here on a body is read as JSON in a thread, one at a time: 2 MB take 10 to 30 ms (measured), and 64 that come at
-once would keep everybody else waiting for that long each."""
 
 _NOT_PASSED_BACK: Final = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"server", b"date"}
@@ -64,8 +61,9 @@ class Forwarding:
         self.whereabouts = Whereabouts(keeper)
         self._carrier = TrioCarrier(self.whereabouts)
         self._holding = GatheringHolding(self.whereabouts, self._carrier, (), budgets.REQUEST_DEADLINE)
-        self.admission = Admission(keeper, self.whereabouts, Counter(keeper, self._carrier.pool))
-        self._parsing = trio.CapacityLimiter(1)
+        self._aside = Aside()
+        counter = Counter(keeper, self._carrier.pool, self._aside)
+        self.admission = Admission(keeper, self.whereabouts, counter, self._aside)
         self._passing: set[Reply] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,10 +121,7 @@ class Forwarding:
             said = asking.parsed(body)
             return said, asking.understood(spec, scope, body, said, has_proxy=self.whereabouts.has_proxy)
 
-        if len(body) < BIG_BYTES:
-            said, asked = work()
-        else:
-            said, asked = await trio.to_thread.run_sync(work, limiter=self._parsing)
+        said, asked = await self._aside.do(len(body), work)
         if asked is None:
             names = [model.id for model in naming.served(spec)]
             await reply.refuse(404, saying.unknown_model(asking.name_in(said, scope["query_string"]), names))
@@ -242,10 +237,7 @@ class Forwarding:
         """Of a stream that may go on if it is cut."""
         if not asked.is_stream or self._keeper.spec is None or not self._keeper.spec.gateway.resume:
             return None
-        if len(body) < BIG_BYTES:
-            said = asking.parsed(body)
-        else:
-            said = await trio.to_thread.run_sync(asking.parsed, body, limiter=self._parsing)
+        said = await self._aside.do(len(body), lambda: asking.parsed(body))
         return Delivered(asked.path, said) if resumable(asked.path, said) else None
 
     def _continuation(self, asked: Asked, call: Forwarded, reply: Reply) -> Continuation:
