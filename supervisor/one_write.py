@@ -88,18 +88,30 @@ class AsyncOneWrite(httpcore.AsyncNetworkStream):
         self.patience: float | None = None
         """Seconds of silence that the rest of an answer is granted, once it began. httpcore takes the time limit for all of
         a body from when it was asked for, and a request that was held for long had little left then."""
+        self.came: bytearray | None = None
+        """What was read since the last request, for whoever goes on reading without httpcore; None once it was much."""
+        self.instead = b""
+        """What the next read gives, in place of what comes."""
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore's
         """As its inner one."""
         if self._held:
             with suppress(httpcore.WriteError):
                 await self._flush()
-        return await self._inner.read(max_bytes, timeout if self.patience is None else self.patience)
+        if self.instead:
+            data, self.instead = self.instead, b""
+            return data
+        data = await self._inner.read(max_bytes, timeout if self.patience is None else self.patience)
+        if self.came is not None:
+            self.came += data
+            if len(self.came) > MUCH:
+                self.came = None
+        return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - httpcore's
         """Put it by, or write all there is."""
         self._held += buffer
-        self._limit, self.patience = timeout, None
+        self._limit, self.patience, self.came = timeout, None, bytearray()
         if len(self._held) >= MUCH:
             await self._flush()
 

@@ -174,6 +174,7 @@ class Holding:
             # Read again by httpcore when the body starts: an event stream may be silent.
             limits["read"] = call.request.extensions.get("timeout", {}).get("read")
             upstream = self._carrier.upstream(response, self.upstreams)
+            upstream.grant(limits["read"])
             return Attempt(Outcome.ANSWER, response.status), self._passed_on(response, upstream, [], None, call)
         headers = {name.lower(): value for name, value in response.headers}
         if 200 <= response.status < 300 and headers.get(b"content-type", b"").startswith(b"text/event-stream"):

@@ -18,6 +18,7 @@ import httpx
 
 from supervisor.errors import InterruptedAnswerError
 from supervisor.request_policy import WORDS, Action, Attempt, Outcome, Route, decide
+from supervisor.straight import END, LONG, Straight, straight
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -66,8 +67,9 @@ class Upstream:
         """Give the connection back to the pool (closed, unless its answer was read to the end)."""
         raise NotImplementedError
 
-    def grant(self, seconds: float) -> None:
-        """Let the rest of the answer be silent for so long, whatever was left when it was asked for."""
+    def grant(self, seconds: float | None) -> None:
+        """The answer began, and is passed on as it comes: its rest may be silent for so long (None: for ever), whatever was
+        left when it was asked for."""
         self._network.patience = seconds
 
     def abandon(self) -> None:
@@ -105,10 +107,32 @@ class TrioUpstream(Upstream):
         super().__init__(response, owner)
         stream: Any = response.stream
         self._stream = stream
-        self.pieces: AsyncIterator[bytes] = aiter(stream)
+        self._headers = response.headers
+        self._pieces: AsyncIterator[bytes] = aiter(stream)
+        self._count = self._size = 0
+        self._is_passed_on = False
+        self._silence_s: float | None = None
+        self._straight: Straight | None = None
 
     async def piece(self) -> bytes | None:
-        return await anext(self.pieces, None)
+        if self._straight is not None:
+            piece = await self._straight.piece()
+            if piece is None and self._straight.is_clean:
+                self._network.instead = END
+                async for _ in self._pieces:
+                    """What was read by hand, once more."""
+            return piece
+        piece = await anext(self._pieces, None)
+        if piece is not None and self._is_passed_on:
+            self._count += 1
+            if self._count >= LONG:
+                self._straight = straight(self._network, self._headers, self._size + len(piece), self._silence_s)
+        self._size += len(piece or b"")
+        return piece
+
+    def grant(self, seconds: float | None) -> None:
+        super().grant(seconds)
+        self._is_passed_on, self._silence_s = True, seconds
 
     async def aclose(self) -> None:
         self._owner.opened.discard(self)
@@ -213,7 +237,7 @@ class AsyncPassedOn(_Passing, httpx.AsyncByteStream):
         while self._head:
             yield self._head.pop(0)
         try:
-            async for piece in upstream.pieces:
+            while (piece := await upstream.piece()) is not None:
                 if feed is not None:
                     feed(piece)
                 yield piece

@@ -268,6 +268,8 @@ async def _until_left(receive: Receive, reply: Reply, scope: trio.CancelScope) -
     """The caller went away: whatever is being done for it is over, and its connection to the server is closed."""
     while (await receive())["type"] != "http.disconnect":
         pass
+    if reply.is_over:  # this is said of our own last word, too, and what is left to do is to close the connection
+        return
     reply.has_left = True
     reply.ended(Ending.LEFT)
     scope.cancel()

@@ -57,6 +57,61 @@ def test_events_reach_the_caller_while_the_stream_goes_on() -> None:
         assert b"".join(pieces) == FINISH + DONE
 
 
+def test_a_long_stream_is_whole_and_its_connection_used_again() -> None:
+    """What httpcore takes for each piece is saved from a stream's eighth on; both worlds read the same."""
+    events = [DELTA.replace(b'"a"', b'"%d"' % number) for number in range(60)]
+    read = threading.Event()
+
+    def long(talk: Talk) -> None:
+        talk.start_chunks()
+        for number, event in enumerate([*events, FINISH, DONE]):
+            if number == 30:
+                talk.wait(read)
+            talk.chunk(event)
+        talk.end_chunks()
+
+    with ScriptedServer(long, complete) as server:
+        with client(FakeDirectory(server.endpoint()), url=server.url) as http:
+            with http.stream("POST", CHAT, json={}) as answer:
+                pieces = answer.iter_raw()
+                got = b""
+                while events[29] not in got:
+                    got += next(pieces)
+                read.set()
+                got += b"".join(pieces)
+            assert got == b"".join([*events, FINISH, DONE])
+            assert ask(http).content == DELTA + FINISH + DONE
+        assert server.connected == 1
+
+
+@pytest.mark.parametrize("how", ["cut", "ended early", "garbage"])
+def test_a_long_stream_that_is_lost_late_is_interrupted(how: str) -> None:
+    read = threading.Event()
+
+    def late(talk: Talk) -> None:
+        talk.start_chunks()
+        for _ in range(20):
+            talk.chunk(DELTA)
+        talk.wait(read)
+        if how == "ended early":
+            talk.end_chunks()
+        elif how == "garbage":
+            talk.send(b"no size\r\n")
+        talk.close()
+
+    with (
+        ScriptedServer(late) as server,
+        client(FakeDirectory(server.endpoint()), url=server.url) as http,
+        http.stream("POST", CHAT, json={}) as answer,
+    ):
+        pieces, got = answer.iter_raw(), b""
+        while got.count(DELTA) < 20:
+            got += next(pieces)
+        read.set()
+        with pytest.raises(AnswerInterrupted, match="after part of it"):
+            next(pieces)
+
+
 @pytest.mark.parametrize("end", [FINISH, b'data: {"error":{"message":"context is full"}}\n\n'], ids=["finish", "error"])
 def test_a_clean_end_after_a_finish_reason_or_an_error_event_is_an_end(end: bytes) -> None:
     def script(talk: Talk) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from supervisor.straight import Chunks
 from tests.engine.fronts import PATIENCE
 from tests.engine.kit import Kit, Launch
 from tests.engine.place import Place
@@ -185,6 +186,46 @@ def test_a_caller_that_leaves_frees_the_server(shared: Gate) -> None:
     with shared.stream("leave", max_tokens=100_000) as response:
         next(response.iter_raw())
     shared.place.until(lambda: shared.fake()["cancels"] == before + 2, within=3, what="the server lets go of it")
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+def test_a_caller_that_asks_for_the_end_of_the_connection_gets_it(shared: Gate, is_stream: bool) -> None:
+    """Who reads to the end of the connection, as HTTP/1.0 had it, would wait until its idle time was over."""
+    where = httpx.URL(shared.url)
+    body = json.dumps({"model": "chat", "messages": asking("bye"), "max_tokens": 8, "stream": is_stream}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {where.netloc.decode()}\r\nConnection: close\r\n"
+    with socket.create_connection((where.host, where.port), timeout=PATIENCE) as plain:
+        plain.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        text = b"".join(iter(lambda: plain.recv(1 << 16), b""))
+    assert text.startswith(b"HTTP/1.1 200")
+    assert text.endswith(b"0\r\n\r\n" if is_stream else b"}")
+
+
+@pytest.mark.long
+def test_a_caller_that_reads_slowly_misses_nothing(own: Place) -> None:
+    """The kernel takes a part of what it has no room for; the rest must follow it, and no piece come in between."""
+    count = 12_000
+    served = gate(own, {"chat": (Launch("chat", context=16_384),)})
+    where = httpx.URL(served.url)
+    body = json.dumps({"model": "chat", "messages": asking("slow"), "max_tokens": count, "stream": True}).encode()
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect((where.host, where.port))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {where.netloc.decode()}\r\nConnection: close\r\n"
+        slow.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        looks = [-2, -1]
+
+        def is_still() -> bool:
+            looks.append(int(served.fake()["tokens"]))
+            return looks[-1] == looks[-2] > 0
+
+        own.until(is_still, within=PATIENCE, what="all is said, or no buffer on the way has room: nothing is read")
+        slow.settimeout(PATIENCE)
+        text = b"".join(iter(lambda: slow.recv(1 << 16), b""))
+    body, chunks = text.partition(b"\r\n\r\n")[2], Chunks()
+    words = re.findall(rb'"content": ?"([^"]*)"', chunks.feed(body))
+    assert chunks.is_clean
+    assert b"".join(words).decode() == told("slow", count)
 
 
 def test_the_models_of_an_engine_are_listed(place: Place) -> None:

@@ -1,0 +1,169 @@
+"""A long stream, read straight from its connection.
+
+httpcore and h11 take 200 us and a dozen calls for each piece of a chunked body (measured), and a stream of an agent has
+thousands. What they do for a piece is little: to wait, to read, and to take off the chunks' frames. So the rest of a
+stream that turned out to be long is read by hand, from between two chunks on; at its end h11 is given the empty chunk that
+it waits for, and the connection can be used again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+import httpcore
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LONG: Final = 8
+"""Pieces from which a stream counts as long."""
+
+END: Final = b"0\r\n\r\n"
+"""The end of a body, to whoever is between two of its chunks."""
+
+_MOST: Final = 64 * 1024
+"""Bytes that are read at once."""
+
+_LINE_MOST: Final = 4096
+"""Bytes of a line between chunks. What is longer is no chunked coding of anybody's."""
+
+_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
+
+
+class _At(Enum):
+    SIZE = auto()
+    DATA = auto()
+    END_OF_DATA = auto()
+    TRAILER = auto()
+
+
+class Chunks:
+    """A body in chunked coding (RFC 9112, 7.1) out of what a connection brings, which may be cut anywhere. Pure."""
+
+    __slots__ = ("_at", "_left", "_rest", "is_over")
+
+    def __init__(self) -> None:
+        self.is_over = False
+        """Whether the last chunk and the trailer were there."""
+        self._at = _At.SIZE
+        self._left = 0
+        self._rest = b""
+
+    @property
+    def is_between(self) -> bool:
+        """Whether what came ended where a chunk did."""
+        return self._at is _At.SIZE and not self._rest
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the body is over, and nothing came after it."""
+        return self.is_over and not self._rest
+
+    def feed(self, data: bytes) -> bytes:
+        """The part of the body that is in the next bytes of the connection. Raises ValueError for what is no chunked
+        coding. What comes after the end is left alone."""
+        text = self._rest + data if self._rest else data
+        found: list[bytes] = []
+        at = 0
+        while not self.is_over:
+            if self._at is _At.DATA:
+                piece = text[at : at + self._left]
+                if not piece:
+                    break
+                found.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                if not self._left:
+                    self._at = _At.END_OF_DATA
+                continue
+            end = text.find(b"\r\n", at)
+            if end < 0:
+                if len(text) - at > _LINE_MOST:
+                    raise ValueError("a line without end between chunks")
+                break
+            self._line(text[at:end])
+            at = end + 2
+        self._rest = text[at:]
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def _line(self, line: bytes) -> None:
+        if self._at is _At.SIZE:
+            size = _SIZE.fullmatch(line)
+            if size is None:
+                raise ValueError(f"no size of a chunk: {line[:40]!r}")
+            self._left = int(size[1], 16)
+            self._at = _At.DATA if self._left else _At.TRAILER
+        elif self._at is _At.END_OF_DATA:
+            if line:
+                raise ValueError(f"a chunk is longer than its size: {line[:40]!r}")
+            self._at = _At.SIZE
+        elif not line:
+            self.is_over = True
+
+
+class Straight:
+    """The rest of a body. `piece` is what there is of it next, None at its end."""
+
+    def __init__(self, descriptor: int, chunks: Chunks, first: bytes, silence_s: float | None) -> None:
+        self._descriptor = descriptor
+        self._chunks = chunks
+        self._first = first
+        self._silence_s = float("inf") if silence_s is None else silence_s
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the connection is at the end of the body, so that it can be used again."""
+        return self._chunks.is_clean
+
+    async def piece(self) -> bytes | None:
+        """Raises what httpcore raises for a connection that is lost, breaks HTTP, or is silent for too long."""
+        if self._first:
+            first, self._first = self._first, b""
+            return first
+        while not self._chunks.is_over:
+            if found := await self._next():
+                return found
+        return None
+
+    async def _next(self) -> bytes:
+        with trio.move_on_after(self._silence_s) as scope:
+            await trio.lowlevel.wait_readable(self._descriptor)
+        if scope.cancelled_caught:
+            raise httpcore.ReadTimeout
+        try:
+            data = os.read(self._descriptor, _MOST)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            raise httpcore.ReadError(str(error)) from error
+        if not data:
+            raise httpcore.RemoteProtocolError("the connection was closed in the middle of the answer")
+        try:
+            return self._chunks.feed(data)
+        except ValueError as error:
+            raise httpcore.RemoteProtocolError(str(error)) from error
+
+
+def straight(
+    network: Any, headers: Iterable[tuple[bytes, bytes]], delivered: int, silence_s: float | None
+) -> Straight | None:
+    """The rest of the answer that this connection (an AsyncOneWrite) is in the middle of, of whose body `delivered` bytes were had; None
+    where it cannot be read so: it is not chunked, it stopped in the middle of a chunk, or what came of it is not known any
+    more."""
+    is_chunked = any(name.lower() == b"transfer-encoding" and value.lower() == b"chunked" for name, value in headers)
+    came = getattr(network, "came", None)
+    if not came or not is_chunked:
+        return None
+    head, separator, rest = bytes(came).partition(b"\r\n\r\n")
+    if not separator or not head.startswith(b"HTTP/1.1 2"):
+        return None
+    chunks = Chunks()
+    first = chunks.feed(rest)[delivered:]
+    if not chunks.is_between:
+        return None
+    network.came = None
+    return Straight(network.get_extra_info("socket").fileno(), chunks, first, silence_s)
