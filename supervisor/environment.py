@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ALLOWED = frozenset(
     {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TMP", "TMPDIR", "TZ", "USER"}
     | {"XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"}
-    | {"QUEENRIGHT_CACHE", "QUEENRIGHT_RESERVATIONS"}
+    | {"QUEENRIGHT_CACHE", "QUEENRIGHT_ESTIMATOR", "QUEENRIGHT_RESERVATIONS"}
 )
 SCRUBBED = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 """Service-manager variables that speak to one process alone (sd_notify(3), sd_listen_fds(3)): never to a child."""

@@ -182,9 +182,11 @@ class Forecast:
 class Foreseeing(Protocol):
     """A kind that can say beforehand what its launches take."""
 
-    def foresee(self, groups: Sequence[GroupConfig], survey: Survey) -> Sequence[Forecast]:
-        """The launches of these groups in order, each in what the ones before it leave. Starts nothing. Raises
-        ConfigError or ModelError."""
+    def foresee(
+        self, groups: Sequence[GroupConfig], survey: Survey, engine: EngineConfig
+    ) -> Sequence[Forecast]:  # fmt: skip
+        """The launches of these groups in order, each in what the ones before it leave. Starts no engine; a program that
+        ends by itself may be asked. Raises ConfigError or ModelError."""
 
 
 @frozen
@@ -203,7 +205,8 @@ class Planning(Protocol):
     """A kind that decides, before it starts a group, how it runs in the memory there is."""
 
     def plan(self, spec: GroupSpec, survey: Survey) -> Planned:
-        """Decide. Blocks for a second at most, in a thread. The same spec and survey give the same plan. Raises
+        """Decide. Blocks, in a thread: for a second, and longer where a program of its own is asked that has to answer within
+        a limit; below PLANNING_WAIT, for which others wait. The same spec and survey give the same plan. Raises
         DoesNotFitError with the numbers, ConfigError or EngineBinaryError for what cannot be said to its program, or
         ModelError."""
 

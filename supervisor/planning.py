@@ -81,6 +81,7 @@ class Ledger:
             "sequences": sequences,
             "binds": planned.get("binds"),
             "ledger": planned.get("ledger"),
+            "estimate": planned.get("estimate"),
             "notes": planned.get("notes", []),
             **self._found.get(role, NOTHING_FOUND),
         }

@@ -31,6 +31,9 @@ STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn
 PACKAGING = ROOT / "tests" / "packaging"
 """Its tests run pip to its end and nothing else: nobody looks for what they leave."""
 
+os.environ.setdefault("QUEENRIGHT_ESTIMATOR", "none")
+"""A plan asks a program for an estimate: in tests only where that is what they are about."""
+
 _started: list[str] = []
 
 

@@ -108,11 +108,18 @@ class LlamaSwap:
             yield models.stamp_beside(Path(launch.path))
         yield HERE
 
-    def foresee(self, groups: Sequence[GroupConfig], survey: Survey) -> Sequence[Forecast]:
+    def foresee(
+        self, groups: Sequence[GroupConfig], survey: Survey, engine: EngineConfig
+    ) -> Sequence[Forecast]:  # fmt: skip
         """See supervisor.kinds.Foreseeing."""
+        from workers import engines
         from workers.planner.foreseeing import foresee
 
-        return foresee(groups, survey)
+        try:
+            server = engines.find_llama_server(engine.llama_server).argv
+        except EngineBinaryError:  # there is nothing to run, and what it takes can be told all the same
+            server = ()
+        return foresee(groups, survey, server)
 
     def plan(self, spec: GroupSpec, survey: Survey) -> Planned:
         """See supervisor.kinds.Planning."""

@@ -44,7 +44,7 @@ class PlanCommand:
         for name, groups in by_kind.items():
             kind = kinds.find(name)
             if isinstance(kind, kinds.Foreseeing):
-                forecasts += kind.foresee(groups, here)
+                forecasts += kind.foresee(groups, here, config.engine)
             else:
                 silent += [group.name for group in groups]
         fits = all(forecast.fits for forecast in forecasts)

@@ -111,6 +111,7 @@ class Place:
             "LANG": "C.UTF-8",
             "QUEENRIGHT_CACHE": str(self.kit.cache),
             "QUEENRIGHT_RESERVATIONS": str(self.home / "reservations"),
+            **({"QUEENRIGHT_ESTIMATOR": "none"} if self.kit.is_fake else {}),  # of a model of some bytes there is none
             MARKER: self.marker.value,
         }
 

@@ -71,10 +71,12 @@ class ExplainCommand:
         from supervisor.errors import ExitCode
         from workers import models
         from workers.planner import lint, render
-        from workers.planner.decide import Plan, Request, plan
+        from workers.planner.checked import Asking, checked
+        from workers.planner.decide import Plan, Request
         from workers.planner.flags import Help, Settings, settings_of, words
         from workers.planner.model import read_model
         from workers.planner.shapes import MIB
+        from workers.swap_configuration import ROLE_FLAGS
 
         path = models.resolve(args.model) if "/" not in args.model and not args.model.endswith(".gguf") else args.model
         model = read_model(path)
@@ -87,7 +89,11 @@ class ExplainCommand:
             offload=not args.no_offload,
             projector_bytes=projector,
         )
-        found = plan(request, model, _machine(args))
+        machine = _machine(args)
+        supposed = bool(args.vram or args.ram)
+        asking = Asking(_server(), {}, supposed=supposed)
+        ask = asking.of(model, machine, (*ROLE_FLAGS.get(args.role, ()), *rest))
+        found, check = checked(request, model, machine, ask)
         hints = list(lint.hints(model, args.role, args.arguments))
         argv: list[str] = []
         if isinstance(found, Plan):
@@ -97,9 +103,11 @@ class ExplainCommand:
         if args.json:
             import json
 
-            print(json.dumps({**render.data(args.role, model, found), "arguments": argv, "hints": hints}, indent=2))
+            print(
+                json.dumps({**render.data(args.role, model, found, check), "arguments": argv, "hints": hints}, indent=2)
+            )
         else:
-            for line in render.text(args.role, model, found):
+            for line in render.text(args.role, model, found, check):
                 print(line)
             if argv:
                 print(f"  as: llama-server {' '.join(argv)}")
@@ -109,6 +117,17 @@ class ExplainCommand:
 
 
 EXPLAIN: Final = ExplainCommand()
+
+
+def _server() -> tuple[str, ...]:
+    """The llama-server that is found without a configuration; nothing where there is none."""
+    from supervisor.errors import EngineBinaryError
+    from workers import engines
+
+    try:
+        return engines.find_llama_server().argv
+    except EngineBinaryError:
+        return ()
 
 
 def _machine(args: Any) -> Machine:

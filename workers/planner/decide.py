@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import evolve, field, frozen
 
+from workers.planner.crosscheck import NONE, Correction
 from workers.planner.flags import Settings, settled
 from workers.planner.kv import PAD, CacheType
 from workers.planner.placing import Choice, Placed, place
@@ -43,6 +44,8 @@ class Request:
     """Whether routed experts may stay in system memory where that is memory of its own."""
     least_context: int = 0
     projector_bytes: int = 0
+    correction: Correction = NONE
+    """By what this arithmetic is off for this model, where an estimate showed it."""
 
 
 @frozen
@@ -117,7 +120,10 @@ class _Search:
     # --- one choice
 
     def at(self, window: int, sequences: int, cpu_moe: int, settings: Settings | None = None) -> tuple[Choice, Placed]:
-        choice = Choice(window, sequences, settings or self.done, cpu_moe, self.request.projector_bytes)
+        request = self.request
+        choice = Choice(
+            window, sequences, settings or self.done, cpu_moe, request.projector_bytes, request.correction
+        )  # fmt: skip
         return choice, place(self.model, self.machine, choice)
 
     def fits(self, window: int, sequences: int, cpu_moe: int, settings: Settings | None = None) -> bool:

@@ -9,10 +9,12 @@ from attrs import evolve
 from supervisor.kinds import Forecast
 from workers import models
 from workers.planner import lint, render
-from workers.planner.decide import Request, plan
+from workers.planner.checked import Asking, checked
+from workers.planner.decide import Request
 from workers.planner.flags import Settings, settings_of
 from workers.planner.model import read_model
 from workers.planner.shapes import HOST, less, machine_of
+from workers.swap_configuration import ROLE_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,20 +43,22 @@ def request_of(launch: LaunchConfig | LaunchSpec) -> Request:
     )
 
 
-def foresee(groups: Sequence[GroupConfig], survey: Survey) -> list[Forecast]:
-    """See supervisor.kinds.Foreseeing. What does not fit takes nothing: the
-    launches after it are planned without it."""
-    machine = machine_of(survey)
+def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str]) -> list[Forecast]:
+    """See supervisor.kinds.Foreseeing. What does not fit takes nothing: the launches after it are planned without it.
+    `server` are the words of the llama-server that would run, none where there is none."""
+    whole = machine = machine_of(survey)
     found = []
     for group in groups:
+        asking = Asking(server, group.environment)
         for launch in group.launches:
             model = read_model(models.resolve(launch.model))
-            one = plan(request_of(launch), model, machine)
+            rest = (*ROLE_FLAGS.get(launch.role, ()), *settings_of(launch.arguments)[1])
+            one, check = checked(request_of(launch), model, machine, asking.of(model, whole, rest))
             title = f"{group.name}/{launch.role}"
             fits = one.placed is not None and one.placed.account.fits
             hints = list(lint.hints(model, launch.role, launch.arguments))
-            lines = [*render.text(title, model, one), *(f"  of the file: {hint}" for hint in hints)]
-            data = {"group": group.name, **render.data(launch.role, model, one), "hints": hints}
+            lines = [*render.text(title, model, one, check), *(f"  of the file: {hint}" for hint in hints)]
+            data = {"group": group.name, **render.data(launch.role, model, one, check), "hints": hints}
             found.append(Forecast(launch.role, fits, tuple(lines), data))
             if fits and one.placed is not None:
                 places = {HOST, *(card.key for card in machine.cards)}

@@ -13,11 +13,13 @@ from supervisor.errors import ConfigError, DoesNotFitError, EngineBinaryError
 from supervisor.kinds import Planned
 from workers import listed
 from workers.planner import lint, render
-from workers.planner.decide import Refusal, plan
-from workers.planner.flags import ALL, Help, known_of, settings_of, words
+from workers.planner.checked import Asking, checked, placement, told
+from workers.planner.decide import Refusal
+from workers.planner.flags import Help, known_of, settings_of, words
 from workers.planner.foreseeing import request_of
 from workers.planner.model import read_model
 from workers.planner.shapes import HOST, less, machine_of
+from workers.swap_configuration import ROLE_FLAGS
 
 if TYPE_CHECKING:
     from supervisor.contract import GroupSpec, LaunchSpec
@@ -29,10 +31,6 @@ if TYPE_CHECKING:
 DRIVERS: Final = ("/dev/kfd", "/dev/dri", "/dev/dxg")
 """Where one of these is there may be a card that NVML knows nothing of (AMD, Intel, WSL): the server is asked."""
 
-PLACING: Final = ("--tensor-split", "-ts", "--split-mode", "-sm", "--main-gpu", "-mg", "--device", "-dev",
-                  "--override-tensor", "-ot")  # fmt: skip
-"""Whoever gives one of these places the layers himself."""
-
 
 def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
     """See supervisor.kinds.Planning."""
@@ -41,9 +39,13 @@ def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
     machine = machine_of(with_the_servers_devices(survey, server))
     whole, taken = machine, dict.fromkeys((HOST, *(card.key for card in machine.cards)), 0)
     launches, shown = [], {}
+    asking = Asking(server, spec.environment)
     for launch in spec.launches:
         model = read_model(Path(launch.path))
-        found = plan(request_of(launch), model, machine)
+        rest = settings_of(launch.arguments)[1]
+        found, check = checked(
+            request_of(launch), model, machine, asking.of(model, whole, (*ROLE_FLAGS.get(launch.role, ()), *rest))
+        )
         title = f"{spec.name}/{launch.role}"
         if isinstance(found, Refusal):
             raise refused(title, found)
@@ -60,8 +62,9 @@ def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
         hints = lint.hints(model, launch.role, launch.arguments)
         shown[launch.role] = {
             "binds": found.binds,
-            "ledger": render.data(launch.role, model, found)["ledger"],
-            "notes": [*found.notes, *hints],
+            "ledger": render.data(launch.role, model, found, check)["ledger"],
+            "estimate": render.estimate_data(check),
+            "notes": [*found.notes, *told(check), *hints],
         }
         needs = {place: found.account.needed(place) for place in taken}
         machine = less(machine, needs)
@@ -82,15 +85,11 @@ def refused(title: str, found: Refusal) -> ConfigError | DoesNotFitError:
 def said(launch: LaunchSpec, found: Plan, model: Model, machine: Machine, known: Help, title: str) -> tuple[str, ...]:
     """The arguments of the plan, then those that are not the planner's. Raises EngineBinaryError where the program cannot be
     told what the plan rests on."""
-    choice, done = found.choice, found.choice.settings
+    choice = found.choice
     _, rest = settings_of(launch.arguments)
-    split: tuple[str, ...] = ()
-    if machine.is_discrete and not any(word.partition("=")[0] in PLACING for word in rest):
-        if done.gpu_layers is None:  # said, or the engine's own fitting moves layers that were planned for
-            done = evolve(done, gpu_layers=ALL, fit=False)
-        spread = found.placed.split
-        if len(spread) > 1 and known.knows("--tensor-split"):
-            split = ("--tensor-split", ",".join(map(str, spread)))
+    done, split = placement(choice.settings, machine, found.placed, rest)
+    if not known.knows("--tensor-split"):
+        split = ()
     if choice.cpu_moe and not (known.knows("--n-cpu-moe") or known.knows("--cpu-moe")):
         raise EngineBinaryError(
             f"{title}: this llama-server has no --n-cpu-moe, and without it the model does not fit", "update it"

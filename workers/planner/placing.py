@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from workers.planner import compute, kv
+from workers.planner import compute, crosscheck, kv
 from workers.planner.flags import Flash, Settings
 from workers.planner.ledger import Account, Budget, Line, summed
 from workers.planner.shapes import GIB, HOST, MIB, Known, Machine
@@ -49,6 +49,7 @@ class Choice:
     settings: Settings
     cpu_moe: int = 0
     projector_bytes: int = 0
+    correction: crosscheck.Correction = crosscheck.NONE
 
     @property
     def shape(self) -> kv.Shape:
@@ -90,7 +91,7 @@ def place(model: Model, machine: Machine, choice: Choice) -> Placed:
     budgets = budgets_of(machine)
     cards = [budget for budget in budgets if budget.place != HOST]
     if not cards or choice.settings.gpu_layers == 0:
-        return Placed(Account(summed(_on_host(model, machine, choice)), budgets))
+        return Placed(Account(_summed(choice, _on_host(model, machine, choice)), budgets))
     first_on_card = 0
     if choice.settings.gpu_layers is not None:
         first_on_card = max(0, len(model.layers) + 1 - choice.settings.gpu_layers)
@@ -102,12 +103,16 @@ def place(model: Model, machine: Machine, choice: Choice) -> Placed:
         spread = [0] * len(cards)
         for index, layers in zip(used, split, strict=True):
             spread[index] = layers
-        account = Account(summed(_on_cards(model, choice, cards, spread, first_on_card)), budgets)
+        account = Account(_summed(choice, _on_cards(model, choice, cards, spread, first_on_card)), budgets)
         best = Placed(account, tuple(spread))
         if account.cards_fit:
             break
     assert best is not None  # noqa: S101 - there is a card
     return best
+
+
+def _summed(choice: Choice, lines: Iterator[Line]) -> tuple[Line, ...]:
+    return tuple(map(choice.correction.of, summed(lines)))
 
 
 def _split(model: Model, choice: Choice, cards: list[Budget], first: int) -> list[int]:
@@ -136,6 +141,7 @@ def _split(model: Model, choice: Choice, cards: list[Budget], first: int) -> lis
 
 def _fixed(model: Model, choice: Choice, cards: int, *, output: bool) -> int:
     buffer = compute.compute_bytes(model, choice.shape, choice.is_flash, cards=cards, output=output)
+    buffer = round(buffer * choice.correction.buffer)
     return buffer + CARD_OVERHEAD + (choice.projector_bytes if output else 0)
 
 
@@ -144,11 +150,9 @@ def _layer_cost(model: Model, choice: Choice, index: int) -> int:
         return model.weights.output + model.weights.tied
     block, layer = model.weights.blocks[index], model.layers[index]
     cache = kv.layer_bytes(layer, choice.shape) + choice.sequences * layer.state_bytes
-    return (
-        block.dense
-        + (block.experts if index >= choice.cpu_moe else 0)
-        + (cache if choice.settings.kv_offload else 0)
-    )  # fmt: skip
+    weights = block.dense + (block.experts if index >= choice.cpu_moe else 0)
+    off = choice.correction
+    return round(weights * off.weights) + (round(cache * off.cache) if choice.settings.kv_offload else 0)
 
 
 def _on_cards(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from workers.planner.checked import told
 from workers.planner.decide import Plan, Refusal
 from workers.planner.shapes import GIB, HOST, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from workers.planner.crosscheck import Check
     from workers.planner.ledger import Account
     from workers.planner.model import Model
 
@@ -19,7 +21,7 @@ def size(number: int) -> str:
     return f"{number / GIB:.2f} GiB" if abs(number) >= GIB else f"{number / MIB:.1f} MiB"
 
 
-def text(title: str, model: Model, found: Plan | Refusal) -> Iterator[str]:
+def text(title: str, model: Model, found: Plan | Refusal, check: Check) -> Iterator[str]:
     """The lines of a plan: what, where, how much, how known; what it comes to; what was asked and what is done."""
     yield f"{title}: {model.name} ({model.architecture or 'unknown architecture'}, {size(model.weights.total)} of weights)"
     if isinstance(found, Refusal):
@@ -49,6 +51,7 @@ def text(title: str, model: Model, found: Plan | Refusal) -> Iterator[str]:
             yield f"  layers by card: {', '.join(map(str, found.placed.split))}"
     if found.binds:
         yield f"  what binds: {found.binds}"
+    yield from _estimate(check)
     if isinstance(found, Plan):
         for note in found.notes:
             yield f"  note: {note}"
@@ -57,6 +60,15 @@ def text(title: str, model: Model, found: Plan | Refusal) -> Iterator[str]:
         for offer in found.offers:
             more = f", n_cpu_moe {offer.cpu_moe}" if offer.cpu_moe and "moe" not in offer.what else ""
             yield f"    {offer.what} ({offer.context:,} tokens for {offer.sequences}{more})"
+
+
+def _estimate(check: Check) -> Iterator[str]:
+    if check.why_none:
+        yield f"  llama.cpp's own estimate: none ({check.why_none})"
+    elif check.differing:
+        yield from (f"  llama.cpp's own estimate: {line}" for line in told(check))
+    elif check.compared:
+        yield f"  llama.cpp's own estimate ({check.by}): the same"
 
 
 def _table(account: Account) -> Iterator[str]:
@@ -72,7 +84,21 @@ def _table(account: Account) -> Iterator[str]:
         yield f"    {'left':36} {size(account.left(budget)):>11}"
 
 
-def data(title: str, model: Model, found: Plan | Refusal) -> dict[str, Any]:
+def estimate_data(check: Check) -> dict[str, Any]:
+    """What came of asking for llama.cpp's own estimate, for programs."""
+    return {
+        "by": check.by or None,
+        "why_none": check.why_none or None,
+        "differs": bool(check.differing),
+        "compared": [
+            {"place": one.place or None, "what": one.what, "modelled": one.modelled, "estimated": one.estimated,
+             "differs": one.differs}
+            for one in check.compared
+        ],
+    }  # fmt: skip
+
+
+def data(title: str, model: Model, found: Plan | Refusal, check: Check) -> dict[str, Any]:
     """The same for programs. Bytes and tokens are whole numbers."""
     result: dict[str, Any] = {
         "role": title,
@@ -89,6 +115,7 @@ def data(title: str, model: Model, found: Plan | Refusal) -> dict[str, Any]:
         },
         "requested": _asked(found),
         "binds": found.binds,
+        "estimate": estimate_data(check),
     }
     if found.choice is not None and found.placed is not None:
         done = found.choice

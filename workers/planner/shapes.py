@@ -29,6 +29,8 @@ class Known(StrEnum):
     MEASURED = "measured"
     HEADER = "header"
     """It stands in the model's file."""
+    ESTIMATED = "estimated"
+    """llama.cpp's own estimate, of this model with these flags, with nothing loaded."""
     MODELLED = "modelled"
     """Worked out from facts by a rule that was checked against the engine."""
     ASSUMED = "assumed"

@@ -33,7 +33,7 @@ def gpu(gib: int | None, *, unified: bool = False) -> Device:
 def test_each_launch_is_planned_in_what_those_before_it_leave(files: dict[str, Path]) -> None:
     # Qwen3-4B at 32,768 tokens is 4.5 GiB of cache and 2.2 of weights: one goes into 12 GiB, and a second does not.
     launches = tuple(LaunchConfig(role, str(files["qwen3-4b"]), context=32_768) for role in ("chat", "other"))
-    found = foresee([GroupConfig("a", launches)], survey(12))
+    found = foresee([GroupConfig("a", launches)], survey(12), ())
     assert [one.fits for one in found] == [True, False]
     assert found[1].data["would_fit"]
     assert "does not fit" in "\n".join(found[1].lines)
@@ -41,7 +41,7 @@ def test_each_launch_is_planned_in_what_those_before_it_leave(files: dict[str, P
 
 def test_the_prompt_cache_of_the_configuration_is_planned_and_said(files: dict[str, Path]) -> None:
     launch = LaunchConfig("chat", str(files["qwen3-4b"]), cache_ram_mib=256)
-    (one,) = foresee([GroupConfig("a", (launch,))], survey(16))
+    (one,) = foresee([GroupConfig("a", (launch,))], survey(16), ())
     ledger: Any = one.data["ledger"]
     assert [line["bytes"] for line in ledger if line["what"] == "prompt cache"] == [256 << 20]
 
