@@ -68,6 +68,7 @@ class LlamaSwap:
             launches.append(_launch(launch, path))
         pin = pins.pin_of(server, proxy)
         flags = _known_flags(server, pin.llama_server)
+        _refuse_unknown(group, server, pin.llama_server)
         if any(launch.cache_ram_mib for launch in group.launches) and "--cache-ram" not in flags.split():
             raise ConfigError("cache_ram_mib: this llama-server has no --cache-ram", "remove the key, or update it")
         options = {
@@ -280,21 +281,50 @@ def _refuse_poolless(spec: GroupSpec, server: Binary) -> None:
 
 
 def _known_flags(server: Binary, build: str) -> str:
-    """Flags of ours that this build has: they drift between builds, and an unknown one is exit status 1."""
+    """Flags of ours that this build has: they drift between builds, and an unknown one is exit status 1. Of one that it
+    has not, the first older spelling that it has."""
     from workers import pins
 
     def ask() -> str:
-        from workers.planner.flags import SWITCH, help_of
+        from workers.planner.flags import SPELLINGS, SWITCH, help_of
 
         text = _output([*server.argv, "--help"])
-        words = text.replace(",", " ").split()
+        words = set(text.replace(",", " ").split())
         known = [flag for flag in asked_for if flag in words]
+        for flag in asked_for:
+            if flag not in words:
+                known += [one for one in SPELLINGS.get(flag, ()) if one in words][:1]
         if "--flash-attn" in known and not help_of(text).flash_takes_value:
             known.append(SWITCH)
         return " ".join(known)
 
     asked_for = (*OPTIONAL_FLAGS, *KV_FLAGS, *PLANNED_FLAGS)
     return pins.asked_once(f"{shlex.join(server.argv)} ({build}): {' '.join(asked_for)}", server, ask)
+
+
+def _refuse_unknown(group: GroupConfig, server: Binary, build: str) -> None:
+    """Raise ConfigError for an argument that the server does not take. Those that a plan says anew, in the form that the
+    server knows, are its business. The answer is remembered by the arguments."""
+    from workers import pins
+    from workers.planner.flags import settings_of
+
+    for launch in group.launches:
+        arguments = settings_of(launch.arguments)[1] if group.plan else tuple(launch.arguments)
+        if not any(word.startswith("-") for word in arguments):
+            continue
+
+        def ask(arguments: Sequence[str] = arguments) -> str:
+            from workers import flag_check
+
+            known = flag_check.taken(_output([*server.argv, "--help"]))
+            found = flag_check.unknown(arguments, known)
+            return json.dumps([[flag, " or ".join(near)] for flag, near in found])
+
+        words = shlex.join(arguments)
+        answer = pins.asked_once(f"{shlex.join(server.argv)} ({build}) takes {words}", server, ask)
+        for flag, near in json.loads(answer):
+            what = f"group {group.name}, role {launch.role}: this llama-server ({build[:48]}) does not know {flag}"
+            raise ConfigError(what, f"did you mean {near}?" if near else "remove it, or use a build that has it")
 
 
 def _refuse_broken(model: Path) -> None:

@@ -17,7 +17,7 @@ from supervisor.errors import ConfigError
 from workers.planner.kv import CacheType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 ALL: Final = 1 << 20
 """As a number of layers: all of them."""
@@ -207,14 +207,30 @@ def known_of(flags: str) -> Help:
     return Help(found | {"--help"}, SWITCH not in found)  # an empty set would know everything
 
 
+SPELLINGS: Final = {
+    "--cache-type-k": ("-ctk",),
+    "--cache-type-v": ("-ctv",),
+    "--ctx-checkpoints": ("--swa-checkpoints", "-ctxcp"),
+    "--n-cpu-moe": ("-ncmoe", "--override-tensor", "-ot"),
+    "--n-gpu-layers": ("--gpu-layers", "-ngl"),
+}
+"""What a build may have instead, the likest first."""
+
+MANY_LAYERS: Final = 999
+"""All of them, in the form that every build takes: `all` is of December 2025."""
+
+
 def words(done: Settings, known: Help, *, cpu_moe: int = 0, layers: int = 0) -> tuple[str, ...]:
     """The settings as llama-server's arguments. What decides about memory and differs between builds is always said:
-    how the cache is divided, the prompt cache. `cpu_moe` of `layers` layers keep their experts in system memory."""
+    how the cache is divided, the prompt cache. `cpu_moe` of `layers` layers keep their experts in system memory.
+
+    A flag that the build has under no name is left out; `unsayable` says which of those a plan rests on."""
     said: list[str] = []
 
     def say(flag: str, *values: object) -> None:
-        if known.knows(flag):
-            said.extend([flag, *map(str, values)])
+        name = next((one for one in (flag, *SPELLINGS.get(flag, ())) if known.knows(one)), None)
+        if name is not None:
+            said.extend([name, *map(str, values)])
 
     say("--kv-unified" if done.unified else "--no-kv-unified")
     say("--cache-ram", done.cache_ram_mib)
@@ -239,16 +255,45 @@ def words(done: Settings, known: Help, *, cpu_moe: int = 0, layers: int = 0) -> 
     if done.checkpoints != DEFAULT_CHECKPOINTS:
         say("--ctx-checkpoints", done.checkpoints)
     if done.gpu_layers is not None:
-        say("--n-gpu-layers", "all" if done.gpu_layers >= ALL else done.gpu_layers)
+        say("--n-gpu-layers", MANY_LAYERS if done.gpu_layers >= ALL else done.gpu_layers)
     if done.fit is not None:
         say("--fit", "on" if done.fit else "off")
-    if cpu_moe and cpu_moe >= layers:
-        say("--cpu-moe")
-    elif cpu_moe:
-        say("--n-cpu-moe", cpu_moe)
+    if cpu_moe:
+        said.extend(_experts_in_system_memory(cpu_moe, layers, known))
     return tuple(said)
 
 
-def missing(said: Iterable[str], known: Help) -> list[str]:
-    """Flags among these words that the binary does not take: each would be its exit status 1."""
-    return [word for word in said if word.startswith("--") and not known.knows(word.partition("=")[0])]
+def _experts_in_system_memory(cpu_moe: int, layers: int, known: Help) -> list[str]:
+    """--cpu-moe and --n-cpu-moe are short for --override-tensor, which is all that builds before August 2025 have."""
+    if cpu_moe >= layers and known.knows("--cpu-moe"):
+        return ["--cpu-moe"]
+    for name in ("--n-cpu-moe", "-ncmoe"):
+        if known.knows(name):
+            return [name, str(cpu_moe)]
+    for name in ("--override-tensor", "-ot"):
+        if known.knows(name):
+            which = "|".join(map(str, range(cpu_moe)))
+            return [name, rf"blk\.({which})\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"]
+    return []
+
+
+def unsayable(done: Settings, known: Help, *, cpu_moe: int = 0, layers: int = 0) -> list[str]:
+    """What of these settings a plan rests on and this build has no words for."""
+    said = words(done, known, cpu_moe=cpu_moe, layers=layers)
+
+    def lacks(flag: str) -> bool:
+        return not {flag, *SPELLINGS.get(flag, ())} & set(said)
+
+    wanted = {
+        "--flash-attn": done.flash is Flash.ON,
+        "--cache-type-k": done.type_k is not CacheType.F16,
+        "--cache-type-v": done.type_v is not CacheType.F16,
+        "--n-gpu-layers": done.gpu_layers is not None,
+        "--kv-unified": done.unified,
+        "--swa-full": done.swa_full,
+        "--no-kv-offload": not done.kv_offload,
+    }
+    found = [flag for flag, is_wanted in wanted.items() if is_wanted and lacks(flag)]
+    if cpu_moe and not _experts_in_system_memory(cpu_moe, layers, known):
+        found.append("--n-cpu-moe")
+    return found

@@ -15,7 +15,7 @@ from workers import listed
 from workers.planner import lint, render
 from workers.planner.checked import Asking, checked, placement, told
 from workers.planner.decide import Refusal
-from workers.planner.flags import Help, known_of, settings_of, words
+from workers.planner.flags import Help, known_of, settings_of, unsayable, words
 from workers.planner.foreseeing import request_of
 from workers.planner.model import read_model
 from workers.planner.shapes import HOST, less, machine_of
@@ -90,11 +90,11 @@ def said(launch: LaunchSpec, found: Plan, model: Model, machine: Machine, known:
     done, split = placement(choice.settings, machine, found.placed, rest)
     if not known.knows("--tensor-split"):
         split = ()
-    if choice.cpu_moe and not (known.knows("--n-cpu-moe") or known.knows("--cpu-moe")):
-        raise EngineBinaryError(
-            f"{title}: this llama-server has no --n-cpu-moe, and without it the model does not fit", "update it"
-        )
-    return (*words(done, known, cpu_moe=choice.cpu_moe, layers=len(model.layers)), *split, *rest)
+    layers = len(model.layers)
+    if missing := unsayable(done, known, cpu_moe=choice.cpu_moe, layers=layers):
+        what = f"{title}: this llama-server has no {', '.join(missing)}, and the plan rests on it"
+        raise EngineBinaryError(what, "update it, or leave out what asks for that")
+    return (*words(done, known, cpu_moe=choice.cpu_moe, layers=layers), *split, *rest)
 
 
 def with_the_servers_devices(survey: Survey, server: list[str]) -> Survey:

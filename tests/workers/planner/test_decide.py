@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 
 import pytest
 from attrs import evolve
 
 from supervisor.errors import ConfigError
-from workers.planner import flags, kv
+from workers.planner import kv
 from workers.planner.decide import Plan, Refusal, Request, plan
-from workers.planner.flags import ALL, Flash, Help, Settings, help_of, settings_of, settled, words
+from workers.planner.flags import ALL, Flash, Help, Settings, help_of, settings_of, settled, unsayable, words
 from workers.planner.kv import CacheType
 from workers.planner.model import Model
 from workers.planner.placing import budgets_of
@@ -263,7 +264,6 @@ def test_flexllama_15_flash_attention_in_the_form_that_the_binary_knows() -> Non
     assert "off" in words(off, help_of(new))
     assert words(on, help_of(""))[-2:] == ("--flash-attn", "on")
     assert words(Settings(), Help(frozenset({"--cache-ram"}))) == ("--cache-ram", "0")
-    assert flags.missing(["--no-mmap", "--cache-ram", "0"], Help(frozenset({"--cache-ram"}))) == ["--no-mmap"]
 
 
 @pytest.mark.parametrize(
@@ -302,3 +302,37 @@ def test_what_is_not_the_planners_is_passed_on() -> None:
     found, rest = settings_of(["--threads", "2", "-fa", "--mmproj=/m.gguf", "-ctk", "q8_0", "--jinja", "-ngl", "all"])
     assert rest == ("--threads", "2", "--mmproj", "/m.gguf", "--jinja")
     assert found == Settings(type_k=CacheType.Q8_0, flash=Flash.ON, gpu_layers=ALL, projector="/m.gguf")
+
+
+# --- in the words of the build at hand --------------------------------------------------------------------------------
+
+
+def knows(*names: str) -> Help:
+    return Help(frozenset({"--help", *names}))
+
+
+def test_an_older_build_is_told_in_its_older_words() -> None:
+    done = Settings(gpu_layers=ALL, checkpoints=8, type_k=CacheType.Q8_0)
+    said = words(done, knows("-ngl", "--swa-checkpoints", "-ctk"))
+    assert said == ("-ctk", "q8_0", "--swa-checkpoints", "8", "-ngl", "999")
+    assert settings_of(said)[0] == evolve(done, gpu_layers=999)
+    # --n-cpu-moe is short for this (August 2025): the same tensors by their names.
+    said = words(Settings(), knows("--override-tensor"), cpu_moe=3, layers=36)
+    assert said[0] == "--override-tensor"
+    pattern, _, where = said[1].partition("=")
+    assert where == "CPU"
+    for name, kept in {
+        "blk.0.ffn_up_exps.weight": True, "blk.2.ffn_gate_up_exps.weight": True, "blk.3.ffn_up_exps.weight": False,
+        "blk.12.ffn_down_exps.weight": False, "blk.1.ffn_up.weight": False, "blk.1.ffn_down_chexps.weight": True,
+    }.items():  # fmt: skip
+        assert bool(re.search(pattern, name)) is kept, name
+    assert words(Settings(), knows("--n-cpu-moe"), cpu_moe=36, layers=36) == ("--n-cpu-moe", "36")
+
+
+def test_what_a_plan_rests_on_and_a_build_has_no_words_for_is_named() -> None:
+    done = settled(Settings(type_k=CacheType.Q8_0, type_v=CacheType.Q8_0, gpu_layers=12))
+    assert unsayable(done, Help(), cpu_moe=4, layers=36) == []
+    found = unsayable(done, knows("--cache-type-k"), cpu_moe=4, layers=36)
+    assert found == ["--flash-attn", "--cache-type-v", "--n-gpu-layers", "--n-cpu-moe"]
+    assert unsayable(Settings(), knows("--model")) == []
+    assert unsayable(Settings(unified=True), knows("--model")) == ["--kv-unified"]

@@ -1,0 +1,79 @@
+"""The plan of a group that is about to be started, as its kind is asked for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisor.contract import GroupSpec, LaunchSpec
+from supervisor.errors import EngineBinaryError
+from tests.workers.planner.test_foreseeing import survey
+from workers import estimator
+from workers.estimator import Estimate, Part
+from workers.planner.launching import plan_group
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FLAGS = "--cache-ram --kv-unified --no-kv-unified --flash-attn --cache-type-k --cache-type-v"
+
+
+def group(path: Path, *arguments: str, flags: str = FLAGS, context: int = 8192) -> GroupSpec:
+    launch = LaunchSpec("chat", "a-model", str(path), context, 1, arguments)
+    options = {"llama_server": "/nowhere/llama-server", "flags": flags, "proxy": "built-in"}
+    return GroupSpec("a", "llama-swap", (launch,), "pin", options)
+
+
+def test_a_plan_without_an_estimate_says_why_there_is_none(files: dict[str, Path]) -> None:
+    shown = plan_group(group(files["qwen3-4b"]), survey(16)).memory["chat"]
+    assert shown["estimate"]["by"] is None
+    assert "QUEENRIGHT_ESTIMATOR" in shown["estimate"]["why_none"]
+    assert not shown["notes"], "that there is none is no warning"
+
+
+def test_what_the_estimate_says_differently_is_noted_and_planned_for(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Qwen3-4B at 8,192 tokens: 36 x 2 x 1,024 x 2 bytes x 8,192 = 1,152 MiB of cache.
+    monkeypatch.setattr(estimator, "find", lambda server: estimator.Estimator("llama-fit-params", ("x",), "x"))
+    asked: list[list[str]] = []
+
+    def ask(who: object, model: object, flags: list[tuple[str, ...]], environment: object) -> Estimate:
+        asked.append([word for flag in flags for word in flag])
+        return Estimate("llama-fit-params", (Part("Host", 2253, 2304, 320),))
+
+    monkeypatch.setattr(estimator, "ask", ask)
+    planned = plan_group(group(files["qwen3-4b"], "--threads", "2", "-ctk", "f16", "--pooling", "last"), survey(16))
+    shown = planned.memory["chat"]
+    assert shown["estimate"]["differs"]
+    assert any("2,304 MiB of keys, values and state" in note and "1,152 MiB" in note for note in shown["notes"])
+    (line,) = [line for line in shown["ledger"] if line["what"].startswith("keys")]
+    assert (line["how"], line["bytes"] >> 20) == ("estimated", 2305)
+    assert sum(line["bytes"] for line in shown["ledger"]) == planned.grants["host"]
+    assert asked[0][:6] == ["--ctx-size", "8192", "--parallel", "1", "--no-kv-unified", "--cache-ram"]
+    assert asked[0][-2:] == ["--pooling", "last"], "what an estimate depends on is passed on, and nothing else"
+    assert "--threads" not in asked[0]
+
+
+def test_an_estimator_that_hangs_is_asked_once(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimator, "find", lambda server: estimator.Estimator("llama-fit-params", ("x",), "x"))
+    asked: list[object] = []
+
+    def hang(*_: object) -> Estimate:
+        asked.append(1)
+        raise estimator.TookTooLongError("llama-fit-params said nothing within 10 s")
+
+    monkeypatch.setattr(estimator, "ask", hang)
+    spec = group(files["gemma3-1b"], context=0)
+    both = GroupSpec("a", "llama-swap", spec.launches * 2, "pin", spec.options)
+    planned = plan_group(both, survey(16))
+    assert planned.memory["chat"]["estimate"]["why_none"] == "llama-fit-params said nothing within 10 s"
+    assert len(asked) == 1
+
+
+def test_a_build_without_words_for_the_plan_is_refused_by_name(files: dict[str, Path]) -> None:
+    quantised = ("--cache-type-k", "q8_0", "--cache-type-v", "q8_0")
+    assert "q8_0" in plan_group(group(files["qwen3-4b"], *quantised), survey(16)).spec.launches[0].arguments
+    with pytest.raises(EngineBinaryError, match="a/chat: this llama-server has no --cache-type-v, and the plan"):
+        plan_group(group(files["qwen3-4b"], *quantised, flags=FLAGS.replace("--cache-type-v", "")), survey(16))
