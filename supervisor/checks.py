@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from supervisor import locks, looking, resolving, units
+from supervisor import kinds, locks, looking, resolving, units
 from supervisor.advice import NEXT
 from supervisor.errors import QueenrightError
 from supervisor.screen import gateway_words
@@ -119,6 +119,10 @@ def configuration_checks(config: Config) -> Iterator[Check]:
             continue
         models = ", ".join(launch.model for launch in spec.launches)
         yield Check(f"configuration of {name}", Finding.OK, f"{models} with {spec.pin}")
+        kind = kinds.find(group.kind)
+        for advice in kind.advise(group, config.engine) if isinstance(kind, kinds.Advising) else ():
+            finding = Finding.WARNING if advice.next_step else Finding.OK
+            yield Check(f"{name}/{advice.role}", finding, advice.text, advice.next_step)
 
 
 def memory_checks(pid: int | str = "self") -> Iterator[Check]:

@@ -190,6 +190,23 @@ class Foreseeing(Protocol):
 
 
 @frozen
+class Advice:
+    """Something to know of a launch before it is started; something to mend where there is a `next_step`."""
+
+    role: str
+    text: str
+    next_step: str = ""
+
+
+@runtime_checkable
+class Advising(Protocol):
+    """A kind that looks at more of a launch than has to be right for it to start."""
+
+    def advise(self, group: GroupConfig, engine: EngineConfig) -> Iterable[Advice]:
+        """For a group that `resolve` has nothing against. Starts no engine. Raises QueenrightError."""
+
+
+@frozen
 class Planned:
     """How a kind runs a group in the memory there is. `spec` has nothing left open; `grants` are the bytes that it takes
     of each device (by UUID) and of the host (`devices.promises.HOST`); `memory` is, by role, what is shown of it, as

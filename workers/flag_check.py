@@ -74,3 +74,11 @@ def _near(flag: str, flags: frozenset[str]) -> tuple[str, ...]:
     found = [RENAMED[flag]] if RENAMED.get(flag) in flags else []
     long = sorted(one for one in flags if one.startswith("--"))
     return (*found, *(one for one in difflib.get_close_matches(flag, long, n=3, cutoff=0.7) if one not in found))
+
+
+def said(arguments: Sequence[str], text: str) -> str:
+    """`all` where a binary of this --help takes all of them; else the first that it does not, and on a second line what to
+    do."""
+    for flag, near in unknown(arguments, taken(text)):
+        return f"{flag}\n" + (f"did you mean {' or '.join(near)}?" if near else "remove it, or use a build that has it")
+    return "all"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from supervisor.config_shape import EngineConfig, GroupConfig, LaunchConfig
     from supervisor.devices.held import Held
     from supervisor.devices.shape import Survey
-    from supervisor.kinds import Forecast, Planned
+    from supervisor.kinds import Advice, Forecast, Planned
     from workers.engines import Binary
 
 HERE = Path(__file__).resolve().parent
@@ -68,7 +68,7 @@ class LlamaSwap:
             launches.append(_launch(launch, path))
         pin = pins.pin_of(server, proxy)
         flags = _known_flags(server, pin.llama_server)
-        _refuse_unknown(group, server, pin.llama_server)
+        _refuse_unknown_flags(group, server, pin.llama_server)
         if any(launch.cache_ram_mib for launch in group.launches) and "--cache-ram" not in flags.split():
             raise ConfigError("cache_ram_mib: this llama-server has no --cache-ram", "remove the key, or update it")
         options = {
@@ -121,6 +121,12 @@ class LlamaSwap:
         except EngineBinaryError:  # there is nothing to run, and what it takes can be told all the same
             server = ()
         return foresee(groups, survey, server)
+
+    def advise(self, group: GroupConfig, engine: EngineConfig) -> Iterator[Advice]:
+        """See supervisor.kinds.Advising."""
+        from workers import advising, engines
+
+        return advising.advise(group, engines.find_llama_server(engine.llama_server))
 
     def plan(self, spec: GroupSpec, survey: Survey) -> Planned:
         """See supervisor.kinds.Planning."""
@@ -302,7 +308,7 @@ def _known_flags(server: Binary, build: str) -> str:
     return pins.asked_once(f"{shlex.join(server.argv)} ({build}): {' '.join(asked_for)}", server, ask)
 
 
-def _refuse_unknown(group: GroupConfig, server: Binary, build: str) -> None:
+def _refuse_unknown_flags(group: GroupConfig, server: Binary, build: str) -> None:
     """Raise ConfigError for an argument that the server does not take. Those that a plan says anew, in the form that the
     server knows, are its business. The answer is remembered by the arguments."""
     from workers import pins
@@ -316,15 +322,14 @@ def _refuse_unknown(group: GroupConfig, server: Binary, build: str) -> None:
         def ask(arguments: Sequence[str] = arguments) -> str:
             from workers import flag_check
 
-            known = flag_check.taken(_output([*server.argv, "--help"]))
-            found = flag_check.unknown(arguments, known)
-            return json.dumps([[flag, " or ".join(near)] for flag, near in found])
+            return flag_check.said(arguments, _output([*server.argv, "--help"]))
 
         words = shlex.join(arguments)
         answer = pins.asked_once(f"{shlex.join(server.argv)} ({build}) takes {words}", server, ask)
-        for flag, near in json.loads(answer):
+        if answer != "all":
+            flag, _, near = answer.partition("\n")
             what = f"group {group.name}, role {launch.role}: this llama-server ({build[:48]}) does not know {flag}"
-            raise ConfigError(what, f"did you mean {near}?" if near else "remove it, or use a build that has it")
+            raise ConfigError(what, near)
 
 
 def _refuse_broken(model: Path) -> None:

@@ -49,7 +49,7 @@ def read(root: str = "/", pid: int | str = "self") -> HostMemory:
                 size, bound_by = limit.room, limit.source
                 available = Figure(size, f"{limit.source}, less what is used, with its inactive file pages")
     return HostMemory(
-        total, available, bound_by, kernel, corrections, limits, memlock=_memlock(), swap_free=info.get("SwapFree")
+        total, available, bound_by, kernel, corrections, limits, memlock=memlock(), swap_free=info.get("SwapFree")
     )
 
 
@@ -114,7 +114,8 @@ def _arc(root: str, total: int | None) -> list[Figure]:
     return [Figure(min(above, int(total * ARC_MOST_SHARE)), "ZFS's cache above its floor (arcstats)")]
 
 
-def _memlock() -> int | None:
+def memlock() -> int | None:
+    """Bytes that one process may lock (RLIMIT_MEMLOCK, soft; getrlimit(2)); None without a limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
 

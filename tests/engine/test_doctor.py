@@ -125,3 +125,14 @@ def test_a_bundle_without_engine_and_configuration_says_so(place: Place) -> None
     assert "queenright.toml" in found["problems.txt"]
     assert "machine/proc/meminfo" in found
     place.assert_never_started()
+
+
+def test_what_a_files_header_says_against_its_use_is_a_warning(place: Place) -> None:
+    place.configure({"chat": (Launch("chat"),), "rank": (Launch("rerank"),)})
+    code, found = checks(place)
+    assert code == ExitCode.OK, "a warning ends nothing"
+    assert found["rank/rerank"]["finding"] == "warning"
+    assert "scores that mean nothing" in found["rank/rerank"]["text"]
+    assert found["rank/rerank"]["next_step"]
+    assert "chat/chat" not in found
+    place.assert_never_started()

@@ -94,7 +94,7 @@ class ExplainCommand:
         asking = Asking(_server(), {}, supposed=supposed)
         ask = asking.of(model, machine, (*ROLE_FLAGS.get(args.role, ()), *rest))
         found, check = checked(request, model, machine, ask)
-        hints = list(lint.hints(model, args.role, args.arguments))
+        hints = [one.sentence for one in lint.hints(model, args.role, args.arguments)]
         argv: list[str] = []
         if isinstance(found, Plan):
             done = found.choice

@@ -56,7 +56,7 @@ def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str]
             one, check = checked(request_of(launch), model, machine, asking.of(model, whole, rest))
             title = f"{group.name}/{launch.role}"
             fits = one.placed is not None and one.placed.account.fits
-            hints = list(lint.hints(model, launch.role, launch.arguments))
+            hints = [one.sentence for one in lint.hints(model, launch.role, launch.arguments)]
             lines = [*render.text(title, model, one, check), *(f"  of the file: {hint}" for hint in hints)]
             data = {"group": group.name, **render.data(launch.role, model, one, check), "hints": hints}
             found.append(Forecast(launch.role, fits, tuple(lines), data))

@@ -59,7 +59,7 @@ def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
                 arguments=arguments,
             )
         )
-        hints = lint.hints(model, launch.role, launch.arguments)
+        hints = [one.sentence for one in lint.hints(model, launch.role, launch.arguments)]
         shown[launch.role] = {
             "binds": found.binds,
             "ledger": render.data(launch.role, model, found, check)["ledger"],

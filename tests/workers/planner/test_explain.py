@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisor.cli import main
-from workers.planner import lint
 from workers.planner.commands import EXPLAIN
 from workers.planner.shapes import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from workers.planner.model import Model
 
 
 def explain(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -62,28 +58,6 @@ def test_unified_memory_is_one_place(files: dict[str, Path], capsys: pytest.Capt
     (place,) = json.loads(text)["places"]
     assert place["total"] == 62 * GIB
     assert status == 6  # 59.0 GiB of weights and 3.1 of reserve: 62 are 62, not twice that
-
-
-def test_what_the_file_says_is_said(model: Callable[[str], Model], files: dict[str, Path]) -> None:
-    said = " ".join(lint.hints(model("gpt-oss-120b"), "rerank", ["--reranking"]))
-    assert "128 routed experts, 4 a token: 96%" in said
-    assert "18 of 36 layers slide over 128 tokens" in said
-    assert "without a classifier head" in said
-    assert not list(lint.hints(model("qwen3-4b"), "chat", []))
-    assert any("recurrent" in line for line in lint.hints(model("qwen3-next"), "chat", []))
-
-
-def test_a_template_and_a_pooling_are_heeded(model: Callable[[str], Model]) -> None:
-    from attrs import evolve
-
-    plain = model("qwen3-4b")
-    template = "{% if tools %}..{% endif %}{{ raise_exception('reasoning_effort must be low or high') }}"
-    said = list(lint.hints(evolve(plain, template=template), "chat", []))
-    assert any("--jinja" in line for line in said)
-    assert any("reasoning level" in line for line in said)
-    assert any("without --embeddings" in line for line in lint.hints(evolve(plain, pooling=1), "chat", []))
-    assert not list(lint.hints(evolve(plain, pooling=1), "embed", []))
-    assert any("MTP" in line for line in lint.hints(evolve(plain, mtp_layers=1), "chat", []))
 
 
 @pytest.mark.parametrize("words", [["--vram", "24X"], ["--context", "many"]])

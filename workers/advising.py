@@ -1,0 +1,64 @@
+"""What a doctor says of the launches of a configuration: properties of their files, and uses that come to nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+from supervisor.devices import host
+from supervisor.kinds import Advice
+from workers import models, pins
+from workers.planner import lint
+from workers.planner.model import read_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from supervisor.config_shape import GroupConfig
+    from workers.engines import Binary
+
+HELP_LIMIT: Final = 10.0  # budget: as workers/llama_swap.py has for the same question
+
+CAP_IPC_LOCK: Final = 1 << 14
+"""capabilities(7): who has it is not held to RLIMIT_MEMLOCK."""
+
+
+def advise(group: GroupConfig, server: Binary) -> Iterator[Advice]:
+    """See supervisor.kinds.Advising."""
+    jinja = jinja_is_on(server)
+    limit = memlock()
+    for launch in group.launches:
+        model = read_model(models.resolve(launch.model))
+        found = list(lint.hints(model, launch.role, launch.arguments, jinja=jinja))
+        if (hint := lint.unlockable(model, launch.arguments, limit)) is not None:
+            found.append(hint)
+        yield from (Advice(launch.role, hint.text, hint.next_step) for hint in found)
+
+
+def jinja_is_on(server: Binary) -> bool | None:
+    """Whether this build reads a model's template without --jinja: its --help says so. None where it does not."""
+
+    def ask() -> str:
+        try:
+            done = subprocess.run(
+                [*server.argv, "--help"], stdin=subprocess.DEVNULL, capture_output=True, timeout=HELP_LIMIT, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        found = re.search(rb"^--jinja\b.*(?:\n\s.*)*?\(default: (enabled|disabled)\)", done.stdout, re.MULTILINE)
+        return found[1].decode() if found else "unknown"
+
+    return {"enabled": True, "disabled": False}.get(pins.asked_once("default of --jinja", server, ask))
+
+
+def memlock(status: str = "/proc/self/status") -> int | None:
+    """Bytes that a process of ours may lock; None without a limit, and for who is not held to it."""
+    try:
+        with open(status, encoding="ascii", errors="replace") as file:
+            found = re.search(r"^CapEff:\s*([0-9a-f]+)", file.read(), re.MULTILINE)
+    except OSError:
+        found = None
+    if found is not None and int(found[1], 16) & CAP_IPC_LOCK:
+        return None
+    return host.memlock()
