@@ -7,16 +7,22 @@ import subprocess
 from typing import TYPE_CHECKING, Final
 
 from supervisor.devices import host
+from supervisor.devices.survey import survey
 from supervisor.kinds import Advice
 from workers import models, pins
 from workers.planner import lint
+from workers.planner.decide import plan
+from workers.planner.foreseeing import request_of
 from workers.planner.model import read_model
+from workers.planner.placing import EXPERTS
+from workers.planner.shapes import GIB, HOST, machine_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from supervisor.config_shape import GroupConfig
+    from supervisor.config_shape import GroupConfig, LaunchConfig
     from workers.engines import Binary
+    from workers.planner.model import Model
 
 HELP_LIMIT: Final = 10.0  # budget: as workers/llama_swap.py has for the same question
 
@@ -31,9 +37,29 @@ def advise(group: GroupConfig, server: Binary) -> Iterator[Advice]:
     for launch in group.launches:
         model = read_model(models.resolve(launch.model))
         found = list(lint.hints(model, launch.role, launch.arguments, jinja=jinja))
-        if (hint := lint.unlockable(model, launch.arguments, limit)) is not None:
+        if (hint := lint.unlockable(model, launch.arguments, limit)) is not None or (
+            limit is not None and model.has_routed_experts and (hint := pinned(launch, model, limit)) is not None
+        ):
             found.append(hint)
         yield from (Advice(launch.role, hint.text, hint.next_step) for hint in found)
+
+
+def pinned(launch: LaunchConfig, model: Model, limit: int) -> lint.Hint | None:
+    """Experts that are kept beside a card are allocated as memory that its driver locks, and a load may die of a limit below
+    them (ollama/ollama#11772)."""
+    machine = machine_of(survey())
+    if not machine.is_discrete:
+        return None
+    found = plan(request_of(launch), model, machine)
+    lines = found.placed.account.lines if found.placed else ()
+    need = sum(line.bytes for line in lines if line.place == HOST and line.what == EXPERTS)
+    if need <= limit:
+        return None
+    return lint.Hint(
+        f"{need / GIB:.2f} GiB of its experts are kept beside a card, as memory that its driver locks, and a process may lock "
+        f"{limit >> 20:,} MiB: the load may fail",
+        lint.RAISE_IT,
+    )
 
 
 def jinja_is_on(server: Binary) -> bool | None:

@@ -137,8 +137,15 @@ def checkpoint_bytes(model: Model, shape: Shape) -> int:
     return sliding + state_bytes(model, 1)
 
 
+STATE_POSITION: Final = 16
+STATE_LAYER: Final = 64
+"""Bytes that a saved state has beside keys and values: who sits in each position (12 to 13, measured with b10068), and a head
+for each layer."""
+
+
 def prompt_bytes(model: Model, shape: Shape, checkpoints: int) -> int:
     """Bytes of one whole prompt's state as the prompt cache saves it: a sequence's window in every layer, its state, and
     its checkpoints. It is saved before the cache's limit is looked at (ggml-org/llama.cpp#21690)."""
     one = Shape(shape.window, 1, shape.type_k, shape.type_v, False, shape.swa_full, shape.ubatch)
-    return kv_bytes(model, one) + state_bytes(model, 1) + checkpoints * checkpoint_bytes(model, one)
+    beside = STATE_POSITION * shape.window + STATE_LAYER * len(model.layers)
+    return kv_bytes(model, one) + state_bytes(model, 1) + checkpoints * checkpoint_bytes(model, one) + beside

@@ -25,6 +25,8 @@ RANK: Final = 4
 LOCKING: Final = ("--mlock",)
 LOAD_MODES: Final = ("--load-mode", "-lm")
 
+RAISE_IT: Final = "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a unit"
+
 _RAISES: Final = re.compile(r"raise_exception\((?P<words>[^)]*)\)")
 _CONDITION: Final = re.compile(r"\{%-?\s*(?:el)?if\s(?P<what>[^%]*)%\}(?:(?!\{%).)*$", re.DOTALL)
 _LEVEL: Final = re.compile(r"reasoning|thinking|effort", re.IGNORECASE)
@@ -176,5 +178,5 @@ def unlockable(model: Model, arguments: Sequence[str], limit: int | None) -> Hin
     gib, mib = need / (1 << 30), limit / (1 << 20)
     return Hint(
         f"asks for {gib:.2f} GiB of weights to be locked, and a process may lock {mib:,.0f} MiB: they are not",
-        "raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a unit",
+        RAISE_IT,
     )

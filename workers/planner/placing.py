@@ -36,6 +36,8 @@ HOST_RESERVE_LEAST: Final = 256 * MIB
 HOST_RESERVE_MOST: Final = 4 * GIB
 """A twentieth of system memory is left alone, within these: programs that nobody told us of, and the page cache."""
 
+EXPERTS: Final = "weights: routed experts"
+
 BALANCE_STEPS: Final = 20
 """Degrees of filling that are tried for a split, from evenly loose to full."""
 
@@ -201,7 +203,8 @@ def _layer_lines(model: Model, choice: Choice, number: int, place: str) -> Itera
     block, layer = weights.blocks[number], model.layers[number]
     yield Line("weights: layers", block.dense, place, Known.HEADER)
     experts = HOST if number < choice.cpu_moe else place
-    yield Line("weights: routed experts", block.experts, experts, Known.HEADER)
+    kept = f"kept from {place}: memory that its driver may lock" if experts != place else ""
+    yield Line(EXPERTS, block.experts, experts, Known.HEADER, kept)
     cache = place if choice.settings.kv_offload else HOST
     why = f"K {shape.type_k}, V {shape.type_v}, {shape.streams} x {shape.cells:,} positions"
     if layer.window and not shape.swa_full:

@@ -100,6 +100,9 @@ def machine_of(survey: Any) -> Machine:
         if not device.is_known:
             unknown.append(f"{device.name}: {device.why_unknown}")
             continue
+        if not device.total.bytes:  # no card has none: its driver does not say (docker/model-runner#334)
+            unknown.append(f"{device.name}: {device.total.source} says that it has no memory")
+            continue
         cards.append(
             Card(
                 key=device.uuid or device.engine_name or f"card {device.index}",

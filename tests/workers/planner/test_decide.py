@@ -5,18 +5,23 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from attrs import evolve
 
 from supervisor.errors import ConfigError
+from tests.workers.planner import headers
 from workers.planner import kv
 from workers.planner.decide import Plan, Refusal, Request, plan
 from workers.planner.flags import ALL, Flash, Help, Settings, help_of, settings_of, settled, unsayable, words
 from workers.planner.kv import CacheType
-from workers.planner.model import Model
+from workers.planner.model import Model, read_model
 from workers.planner.placing import budgets_of
 from workers.planner.shapes import GIB, HOST, MIB, Card, Host, Machine
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Named = Callable[[str], Model]
 
@@ -214,12 +219,11 @@ def test_ollama_18264_the_prompt_cache_is_in_the_ledger_and_in_argv(model: Named
 
 
 def test_llama_cpp_21690_one_prompt_that_is_being_saved_is_a_transient(model: Named) -> None:
-    # Qwen3-4B keeps 147,456 bytes a position: 32,768 of them are 4.5 GiB beside the limit.
+    # Qwen3-4B keeps 147,456 bytes a position: 32,768 of them are 4.5 GiB beside the limit, and 16 each for who sits there.
     request = Request(context=32_768, settings=Settings(cache_ram_mib=1024))
     found = planned(request, model("qwen3-4b"), CPU_ONLY)
     (line,) = [line for line in found.account.lines if line.transient]
-    assert line.bytes == 147_456 * 32_768
-    # A recorded boot of such a model peaked at limit and one prompt; the ledger's host lines are no less.
+    assert line.bytes == (147_456 + 16) * 32_768 + 36 * 64
     assert found.account.needed(HOST) >= 1024 * MIB + 147_456 * 32_768
     # gpt-oss-20b: 24 layers' window of 128 are rolled back by 32 checkpoints: 12 x 2,048 x 128 = 3 MiB each.
     sliding = planned(request, model("gpt-oss-20b"), CPU_ONLY)
@@ -227,10 +231,23 @@ def test_llama_cpp_21690_one_prompt_that_is_being_saved_is_a_transient(model: Na
     assert line.bytes == 32 * 3 * MIB
 
 
+@pytest.mark.parametrize(("tokens", "mib"), [(1501, 32.999), (1402, 30.822), (301, 6.618)])
+def test_llama_cpp_21690_a_recorded_state_is_no_larger_than_the_plans(tmp_path: Path, tokens: int, mib: float) -> None:
+    """Lines of llama-server b10068 over SmolLM2-135M, whose 30 layers have 3 key-value heads of 64: `prompt_save: - saving
+    prompt with length 1501, total state size = 32.999 MiB`. 30 x 2 x 192 x 2 x 1,501 are 32.98 of them."""
+    keys = {"block_count": 30, "embedding_length": 576, "attention.head_count": 9, "attention.head_count_kv": 3}
+    tensors: headers.Tensors = [("token_embd.weight", (576, 49_152), headers.F16)]
+    shown = read_model(headers.write_header(tmp_path / "smol.gguf", "llama", keys, tensors))
+    # A window is planned in whole paddings; of those, what so many tokens take.
+    per_token = kv.prompt_bytes(shown, kv.Shape(2048, 1), 0) / 2048
+    assert mib * MIB <= per_token * tokens + 30 * 64 <= 1.01 * mib * MIB
+
+
 def test_ollama_11772_experts_in_system_memory_are_a_line_of_their_own(model: Named) -> None:
     found = planned(Request(context=8192), model("gpt-oss-120b"), DISCRETE)
     (line,) = [line for line in found.account.lines if "experts" in line.what and line.place == HOST]
     assert line.bytes > 30 * GIB
+    assert "may lock" in line.why
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from attrs import evolve
 
+from supervisor.config_shape import GroupConfig, LaunchConfig
+from tests.workers.planner.test_foreseeing import gpu, survey
 from workers import advising
+from workers.engines import Binary, Kind, Origin
 from workers.planner import lint
 from workers.planner.model import Model
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from workers.planner.lint import Hint
 
 Named = Callable[[str], Model]
@@ -153,3 +155,24 @@ def test_who_has_the_capability_has_no_limit(tmp_path: Path, monkeypatch: pytest
     status.write_text("Name:\tx\nCapEff:\t0000000000000000\n")
     assert advising.memlock(str(status)) == 8 << 20
     assert advising.memlock(str(tmp_path / "nowhere")) == 8 << 20
+
+
+def test_ollama_11772_experts_beside_a_card_that_may_not_be_locked(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 24 layers of 1,696,481,280 bytes stay in system memory at 32,768 tokens (test_decide): 37.92 GiB.
+    group = GroupConfig("a", (LaunchConfig("chat", str(files["gpt-oss-120b"]), context=32_768),))
+    monkeypatch.setattr(advising, "jinja_is_on", lambda server: True)
+    monkeypatch.setattr(advising, "survey", lambda: survey(96, gpu(24)))
+
+    def warnings(limit: int | None) -> list[str]:
+        monkeypatch.setattr(advising, "memlock", lambda: limit)
+        server = Binary(Path("/nowhere/llama-server"), Origin.PATH, Kind.LLAMA_SERVER)
+        return [advice.text for advice in advising.advise(group, server) if advice.next_step]
+
+    (said,) = warnings(8 << 20)
+    assert "37.92 GiB of its experts" in said
+    assert "8 MiB" in said
+    assert warnings(None) == warnings(64 << 30) == []
+    monkeypatch.setattr(advising, "survey", lambda: survey(96))
+    assert warnings(8 << 20) == [], "nothing is locked without a card"
