@@ -279,9 +279,19 @@ HEALTH: dict[str, Case] = {
         "requests about the end of the idle time are answered, all",
         "cases/requests::a_request_that_meets_an_idle_unload_is_answered__llama_swap_946",
     ),
-    "ollama/ollama#17408": Later("the memory planner", "without it nothing is evicted: no victim, no such queue"),
-    "ollama/ollama#18282": Later("the memory planner", "without it nothing is evicted"),
-    "docker/model-runner#334": Later("the memory planner", "without it no device is probed and nothing is evicted"),
+    "ollama/ollama#17408": held(
+        "who needs another's memory is refused with numbers, at once and each time; who is busy serves on",
+        "engine/planning::who_needs_anothers_memory_is_told_so_and_nobody_is_evicted__ollama_17408_18282",
+    ),
+    "ollama/ollama#18282": held(
+        "what can never fit is refused with need, budget and its largest part, and nobody is evicted for it",
+        "engine/planning::who_needs_anothers_memory_is_told_so_and_nobody_is_evicted__ollama_17408_18282",
+        "engine/planning::a_group_that_does_not_fit_is_given_up_and_the_other_one_serves",
+    ),
+    "docker/model-runner#334": held(
+        "on a card whose size is 0 or unknown two models take turns: each is planned or refused with numbers",
+        "workers/planner/launching::two_models_take_turns_on_a_card_of_no_known_size__model_runner_334",
+    ),
     "Hal0ai/hal0#2037": held(
         "a server that never came up is given up after three starts, with its last words",
         "engine/failing::a_server_that_never_becomes_healthy_is_given_up_after_three_starts",
@@ -681,6 +691,7 @@ PLANNED: dict[str, Case] = {
         "sliding layers are charged for their window; an unknown pattern is an upper bound and says so",
         "workers/planner/facts::gguf_parser_go_32_sliding_layers_are_not_charged_for_the_whole_context",
         "workers/planner/facts::gguf_parser_go_32_an_unknown_pattern_is_an_upper_bound_and_says_so",
+        "workers/planner/checked::an_upper_bound_of_the_header_costs_no_window",
     ),
     "ollama/ollama#10128": held(
         "K and V by the block size of each type, as argv asks for them",
@@ -703,6 +714,12 @@ PLANNED: dict[str, Case] = {
         "experts that memory does not hold are refused with their bytes, what is free, and what would fit",
         "workers/planner/decide::llama_cpp_20490_experts_that_system_memory_does_not_hold_are_refused_with_numbers",
     ),
+    "ollama/ollama#11772": held(
+        "experts beside a card are memory that its driver may lock: a line of their own, held against the limit",
+        "workers/planner/decide::ollama_11772_experts_in_system_memory_are_a_line_of_their_own",
+        "workers/planner/lint::ollama_11772_experts_beside_a_card_that_may_not_be_locked",
+        "devices/remarks::a_limit_of_locked_memory_below_what_experts_need_is_told__ollama_11772",
+    ),
     "Osmantic/ODS#3324": held(
         "equal attention is equal KV, whatever the number of parameters",
         "workers/planner/facts::ods_3324_equal_attention_is_equal_kv_whatever_the_parameters",
@@ -720,6 +737,7 @@ PLANNED: dict[str, Case] = {
     "ggml-org/llama.cpp#21690": held(
         "one prompt that is being saved is a transient of the ledger",
         "workers/planner/decide::llama_cpp_21690_one_prompt_that_is_being_saved_is_a_transient",
+        "workers/planner/decide::llama_cpp_21690_a_recorded_state_is_no_larger_than_the_plans",
     ),
     "seed:003 (reserve is not a reservation)": held(
         "what each of ten reserves binds, and where raising it changes nothing",
@@ -773,7 +791,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "F idle time and queues": (12, LIFETIME),
     "G client connections and streams": (6, CLIENTS),
     "H memory, as it lives": (10, LIVE_MEMORY),
-    "H, I and M memory, as it is planned": (13, PLANNED),
+    "H, I and M memory, as it is planned": (14, PLANNED),
     "I shared KV pools": (2, POOLS),
     "J devices": (7, DEVICES),
     "K service managers": (9, UNITS),

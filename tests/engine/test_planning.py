@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
+from supervisor.devices.survey import survey
 from tests.engine.kit import Launch
-from tests.support import wait_until
+from tests.support import free_port, wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.engine.place import Place
 
 pytestmark = pytest.mark.engine
@@ -20,8 +27,8 @@ LARGE = 10_000_000
 """Tokens. 32 layers of 4,096 values of f16, K and V, are 512 KiB for each: some 5 TiB."""
 
 
-def grow(place: Place) -> None:
-    """The second group's model wants more than any machine of ours has."""
+def wide(place: Place) -> Path:
+    """A model of which each token of context takes 512 KiB."""
     import gguf
     import numpy as np
 
@@ -36,6 +43,12 @@ def grow(place: Place) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return path
+
+
+def grow(place: Place) -> None:
+    """The second group's model wants more than any machine of ours has."""
+    path = wide(place)
     place.configure({"chat": (Launch("chat"),), "embed": (Launch("embed", path, context=LARGE),)})
 
 
@@ -77,6 +90,55 @@ def test_auto_is_decided_told_and_outlives_the_keeper(place: Place) -> None:
     assert place.cli("restart-keeper").returncode == 0
     wait_until(lambda: states(place) == {"chat": "running"}, within=30, what="the next keeper has it")
     assert server(place)["memory"]["context"] == 4096
+    front.end()
+
+
+@pytest.mark.long
+def test_who_needs_anothers_memory_is_told_so_and_nobody_is_evicted__ollama_17408_18282(place: Place) -> None:
+    """Two models of which each wants 55 % of the machine, and a small one beside them. One of the two runs; the other is
+    refused by what the first was promised, at once and each time it is asked for, though the first is never idle."""
+    host = survey().host
+    assert host.total.bytes is not None
+    assert host.available.bytes is not None
+    tokens = host.total.bytes * 55 // 100 // (512 << 10)
+    if host.available.bytes < host.total.bytes * 65 // 100:
+        pytest.skip("not even one of the two would fit now")
+    path = wide(place)
+    models = {"one": (Launch("one", path, context=tokens),), "two": (Launch("two", path, context=tokens),)}
+    place.configure({**models, "small": (Launch("small"),)}, gateway={"listen": f"127.0.0.1:{free_port()}"})
+    front = place.front()
+    front.open(wait=False)
+    wait_until(
+        lambda: sorted(states(place).values()) == ["failed", "running", "running"], within=60, what="two of three"
+    )
+    (lost,) = [name for name, state in states(place).items() if state == "failed"]
+    (won,) = {"one", "two"} - {lost}
+    reason = place.group(lost)["reason"]
+    for number in (
+        r"[\d.]+ GiB of system memory",
+        r"[\d.]+ GiB can be had",
+        r"the largest part is keys and values, [\d.]+ GiB",
+    ):
+        assert re.search(number, reason), reason
+    wait_until(lambda: place.snapshot()["gateway"]["state"] == "serving", within=30, what="the gateway serves")
+    url = f"{place.snapshot()['gateway']['url']}/v1/completions"
+
+    def ask(model: str) -> tuple[int, str, float]:
+        began = time.monotonic()
+        answer = httpx.post(url, json={"model": model, "prompt": "a", "max_tokens": 4}, timeout=60)
+        return answer.status_code, answer.text, time.monotonic() - began
+
+    with ThreadPoolExecutor(4) as threads:
+        busy = [threads.submit(ask, won) for _ in range(60)]
+        refusals = [ask(lost) for _ in range(5)]
+        assert [one.result()[0] for one in busy] == [200] * 60
+    assert ask("small")[0] == 200
+    for status, text, took in refusals:
+        assert status == 503
+        assert "does not fit" in text
+        assert took < 30  # at once; the limit is for a busy machine
+    assert [len(place.spawns(name)) for name in (won, "small")] == [1, 1], "nobody was evicted for it"
+    assert not (place.home / f"{lost}.spawns").exists()
     front.end()
 
 

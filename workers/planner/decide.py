@@ -202,6 +202,9 @@ class _Search:
             f"{short.usable / gib:.2f} GiB can be had ({short.free / gib:.2f} GiB free, less {short.reserve / gib:.2f} "
             "GiB that is left alone)"
         )
+        if any(line.place == short.place for line in account.lines):
+            largest = account.largest(short.place)
+            why += f"; the largest part is {largest.what}, {largest.bytes / gib:.2f} GiB"
         if short.place == HOST and (experts := self.model.weights.experts):
             why += f"; its routed experts are {experts / gib:.2f} GiB"
         binds = f"{short.name}, mostly {self._mostly(placed)}"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 
 from supervisor.contract import GroupSpec, LaunchSpec
-from supervisor.errors import EngineBinaryError
+from supervisor.devices import reservations
+from supervisor.devices.shape import Device, Figure
+from supervisor.errors import DoesNotFitError, EngineBinaryError
+from supervisor.planning import Ledger
 from tests.workers.planner.test_foreseeing import survey
 from workers import estimator
 from workers.estimator import Estimate, Part
+from workers.llama_swap import KIND
 from workers.planner.launching import plan_group
 
 if TYPE_CHECKING:
@@ -77,3 +83,25 @@ def test_a_build_without_words_for_the_plan_is_refused_by_name(files: dict[str, 
     assert "q8_0" in plan_group(group(files["qwen3-4b"], *quantised), survey(16)).spec.launches[0].arguments
     with pytest.raises(EngineBinaryError, match="a/chat: this llama-server has no --cache-type-v, and the plan"):
         plan_group(group(files["qwen3-4b"], *quantised, flags=FLAGS.replace("--cache-type-v", "")), survey(16))
+
+
+@pytest.mark.parametrize("total", [Figure(0, "a driver"), Figure.unknown("N/A")])
+def test_two_models_take_turns_on_a_card_of_no_known_size__model_runner_334(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, total: Figure
+) -> None:
+    """Each plan takes what the other one was promised back, or is refused with numbers; none of the ten waits."""
+    card = Device("GPU-1", "0000:01:00.0", "a card", 0, total, total, why_unknown="N/A")
+    monkeypatch.setenv(reservations.VARIABLE, str(tmp_path / "book"))
+    monkeypatch.setattr("supervisor.devices.survey.survey", lambda: survey(4, card))
+    monkeypatch.setattr("workers.listed.ask", lambda server: None)
+    monkeypatch.setattr("supervisor.budgets.MEMORY_SETTLE", 0.01)
+    ledger, lock = Ledger(tmp_path, "a"), tmp_path / "generation.lock"
+    fitting, too_large = group(files["qwen3-4b"], context=4096), group(files["gpt-oss-20b"], context=4096)
+    for _ in range(10):
+        began = time.monotonic()
+        assert trio.run(ledger.plan, fitting, KIND, lock).launches[0].context == 4096
+        ledger.release()
+        with pytest.raises(DoesNotFitError, match=r"GiB of system memory, and 3\.\d\d GiB can be had"):
+            trio.run(ledger.plan, too_large, KIND, lock)
+        ledger.release()
+        assert time.monotonic() - began < 30  # two looks; the limit is for a busy machine
