@@ -92,9 +92,9 @@ class Estimate:
     parts: tuple[Part, ...]
 
 
-def find(server: Sequence[str], environment: Mapping[str, str] | None = None) -> Estimator:
+def find(server: Sequence[str]) -> Estimator:
     """The estimator for a llama-server of these words. Raises NoEstimateError where there is none."""
-    named = (os.environ if environment is None else environment).get(VARIABLE, "").strip()
+    named = os.environ.get(VARIABLE, "").strip()
     if named == "none":
         raise NoEstimateError(f"${VARIABLE} says to do without")
     beside = Path(named or os.path.join(os.path.dirname(os.path.realpath(next(iter(server), ""))), PROGRAM))
@@ -102,13 +102,20 @@ def find(server: Sequence[str], environment: Mapping[str, str] | None = None) ->
         return _program(beside)
     if named:
         raise NoEstimateError(f"{named}, named by ${VARIABLE}, cannot be run")
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        found = version(WHEEL)
-    except PackageNotFoundError:
-        raise NoEstimateError(f"neither {PROGRAM} beside the llama-server nor the wheel {WHEEL} is installed") from None
+    if (found := _wheel()) is None:
+        raise NoEstimateError(f"neither {PROGRAM} beside the llama-server nor the wheel {WHEEL} is installed")
     return Estimator(f"{WHEEL} {found}", (sys.executable, "-P", str(XLLAMACPP_FIT)), f"{WHEEL}=={found}")
+
+
+def _wheel() -> str | None:
+    """The installed wheel's version, by its metadata's name: importlib.metadata says the same after 60 ms of import, which a
+    keeper's start does not need otherwise."""
+    for folder in sys.path:
+        with suppress(OSError):
+            for name in os.listdir(folder or "."):
+                if name.startswith(f"{WHEEL}-") and name.endswith(".dist-info"):
+                    return name.removeprefix(f"{WHEEL}-").removesuffix(".dist-info")
+    return None
 
 
 def _program(path: Path) -> Estimator:

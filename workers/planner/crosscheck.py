@@ -46,6 +46,11 @@ class Compared:
         apart = abs(self.modelled - self.estimated)
         return apart > max(BAND_BYTES, int(share * max(self.modelled, self.estimated)))
 
+    @property
+    def is_heeded(self) -> bool:
+        """Whether the estimate replaces our figure. Weights are the file's own, and none of them can be left out."""
+        return bool(self.place) and (self.what != WEIGHTS or self.estimated > self.modelled)
+
 
 @frozen
 class Check:
@@ -99,7 +104,7 @@ def correction(check: Check) -> Correction:
     def factor(what: str) -> float:
         ours = sum(one.modelled for one in check.compared if one.what == what)
         theirs = sum(one.estimated for one in check.compared if one.what == what)
-        return theirs / ours if ours and any(one.what == what for one in check.differing) else 1.0
+        return theirs / ours if ours and any(one.what == what and one.is_heeded for one in check.differing) else 1.0
 
     return Correction(factor(WEIGHTS), factor(CACHE), factor(BUFFER))
 
@@ -172,7 +177,7 @@ def _corrected(account: Account, said: Mapping[str, Mapping[str, int]], estimate
 def _with(lines: list[Line], one: Compared, by: str) -> list[Line]:
     """The lines with the better figure. A buffer is always the estimate's, for ours is a bound."""
     mine = [line for line in lines if line.place == one.place and part_of(line) == one.what]
-    if not one.differs and one.what != BUFFER:
+    if not one.is_heeded or (not one.differs and one.what != BUFFER):
         return [
             evolve(line, how=Known.ESTIMATED) if line in mine and line.how is Known.MODELLED else line for line in lines
         ]

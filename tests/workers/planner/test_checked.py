@@ -194,3 +194,19 @@ def test_the_data_is_plain(model: Named) -> None:
     assert {line["how"] for line in again["ledger"]} >= {"header", "estimated"}
     places = {place["place"]: place["needed"] for place in again["places"]}
     assert places[HOST] == sum(line["bytes"] for line in again["ledger"])
+
+
+def test_weights_that_an_estimate_leaves_out_are_counted_and_more_than_the_file_has_are_heeded(model: Named) -> None:
+    """b11549's estimate leaves out what would be packed anew for the processor: 305 of 2,254 MiB of Qwen3-4B in Q4_K."""
+    request, machine = Request(context=8192), host(32)
+    for factor, heeded in ((0.135, False), (1.5, True)):
+        engine = Engine(model("qwen3-4b"), machine)
+        engine.factors[WEIGHTS] = factor
+        found, check = checked(request, engine.model, machine, engine)
+        weights = (
+            sum(line.bytes for line in found.placed.account.lines if line.what.startswith("weights"))
+            if found.placed
+            else 0
+        )
+        assert weights == pytest.approx(engine.model.weights.total * (1.5 if heeded else 1), abs=2 * MIB)
+        assert ("former" in told(check)[0]) is heeded

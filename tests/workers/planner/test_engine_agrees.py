@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from workers.planner import compute, kv
+from workers.planner.crosscheck import BUFFER, CACHE, Compared
 from workers.planner.kv import CacheType, Shape
 from workers.planner.model import read_model
 
@@ -46,3 +47,6 @@ def test_caches_are_the_engines_to_the_mib_and_compute_is_not_below(
     assert ours // MIB == pytest.approx(int(context), abs=1)
     reckoned = compute.compute_bytes(model, shape, flash) / MIB
     assert int(buffer) <= reckoned < 1.1 * int(buffer)
+    # Within the bands, so a plan would not call the two different.
+    assert not Compared("host", CACHE, ours, int(context) * MIB).differs
+    assert not Compared("host", BUFFER, int(reckoned * MIB), int(buffer) * MIB).differs

@@ -58,7 +58,9 @@ def test_what_the_estimate_says_differently_is_noted_and_planned_for(
     assert (line["how"], line["bytes"] >> 20) == ("estimated", 2305)
     assert sum(line["bytes"] for line in shown["ledger"]) == planned.grants["host"]
     assert asked[0][:6] == ["--ctx-size", "8192", "--parallel", "1", "--no-kv-unified", "--cache-ram"]
-    assert asked[0][-2:] == ["--pooling", "last"], "what an estimate depends on is passed on, and nothing else"
+    assert asked[0][-3:] == ["--pooling", "last", "--no-repack"], (
+        "what an estimate depends on is passed on, and nothing else"
+    )
     assert "--threads" not in asked[0]
 
 
