@@ -3,6 +3,7 @@ NVML knows."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from typing import TYPE_CHECKING
@@ -32,6 +33,10 @@ RANK = {"CUDA": 0, "ROCm": 0, "HIP": 0, "MUSA": 0, "MTL": 0, "SYCL": 1, "Vulkan"
 
 SHARED = 0.01
 """Part (not bytes) by which a total may differ from the host's and still be the same memory, as for NVML."""
+
+
+DRIVERS = ("/dev/kfd", "/dev/dri", "/dev/dxg")
+"""Where one of these is there may be a card that NVML knows nothing of (AMD, Intel, WSL): the server is asked."""
 
 
 def ask(server: Sequence[str], limit: float = LIST_LIMIT) -> str | None:
@@ -74,6 +79,17 @@ def parse(text: str | None, host: HostMemory) -> tuple[Device, ...] | None:
         )
     best = min(found, key=lambda backend: RANK.get(backend, 3), default=None)
     return tuple(found[best]) if best is not None else ()
+
+
+def as_seen_by(server: Sequence[str], survey: Survey) -> Survey:
+    """The survey as the program sees it: without cards where it was built for none, with its own where NVML has nothing,
+    and its names for them. It is asked only where there may be a card: that starts a driver."""
+    if not server or (not survey.devices and not any(os.path.exists(path) for path in DRIVERS)):
+        return survey
+    found = parse(ask(server), survey.host)
+    if found == ():
+        return evolve(survey, devices=(), reason="this llama-server uses no device")
+    return joined(survey, found)
 
 
 def joined(survey: Survey, listed: tuple[Device, ...] | None) -> Survey:

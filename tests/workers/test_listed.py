@@ -62,6 +62,22 @@ def test_nvml_and_the_servers_list_are_joined_by_order_and_name() -> None:
     assert listed.joined(Survey(cards, HOST), None).devices == cards
 
 
+def test_a_plan_sees_what_its_server_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was built for the processor is planned for it, whatever cards there are; by plan as by a start."""
+    from workers.planner.shapes import machine_of
+
+    card = Device("GPU-1", "", "a card", 0, Figure(24 << 30, "NVML"), Figure(24 << 30, "NVML"))
+    here = Survey((card,), HOST)
+    monkeypatch.setattr(listed, "ask", lambda server: "Available devices:\n  (none)\n")
+    assert machine_of(listed.as_seen_by(["llama-server"], here)).cards == ()
+    monkeypatch.setattr(listed, "ask", lambda server: None)
+    assert len(machine_of(listed.as_seen_by(["llama-server"], here)).cards) == 1, (
+        "one that cannot be asked tells nothing"
+    )
+    monkeypatch.setattr(listed, "ask", lambda server: 1 / 0)
+    assert machine_of(listed.as_seen_by([], here)).cards, "there is nobody to ask"
+
+
 @pytest.mark.process
 def test_a_server_that_fails_or_hangs_is_no_list() -> None:
     assert listed.ask([sys.executable, "-c", "raise SystemExit(1)"]) is None

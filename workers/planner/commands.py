@@ -8,6 +8,8 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from workers.planner.shapes import Machine
 
 EXAMPLES: Final = """\
@@ -89,9 +91,9 @@ class ExplainCommand:
             offload=not args.no_offload,
             projector_bytes=projector,
         )
-        machine = _machine(args)
-        supposed = bool(args.vram or args.ram)
-        asking = Asking(_server(), {}, supposed=supposed)
+        server = _server()
+        machine = _machine(args, server)
+        asking = Asking(server, {}, supposed=bool(args.vram or args.ram))
         ask = asking.of(model, machine, (*ROLE_FLAGS.get(args.role, ()), *rest))
         found, check = checked(request, model, machine, ask)
         hints = [one.sentence for one in lint.hints(model, args.role, args.arguments)]
@@ -130,13 +132,13 @@ def _server() -> tuple[str, ...]:
         return ()
 
 
-def _machine(args: Any) -> Machine:
+def _machine(args: Any, server: Sequence[str]) -> Machine:
     """This machine, or what is supposed of one. Supposed cards replace those that are here."""
     from workers.planner.probe import this_machine
     from workers.planner.shapes import Card, Host, Machine
 
     supposed = args.vram and (args.ram or args.unified)
-    here = Machine(Host(0, 0)) if supposed else this_machine()
+    here = Machine(Host(0, 0)) if supposed else this_machine(server)
     host = Host(args.ram, args.ram, "supposed") if args.ram else here.host
     cards = here.cards
     if args.vram:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from supervisor.kinds import Forecast
-from workers import models
+from workers import listed, models
 from workers.planner import lint, render
 from workers.planner.checked import Asking, checked
 from workers.planner.decide import Request
@@ -46,7 +46,7 @@ def request_of(launch: LaunchConfig | LaunchSpec) -> Request:
 def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str]) -> list[Forecast]:
     """See supervisor.kinds.Foreseeing. What does not fit takes nothing: the launches after it are planned without it.
     `server` are the words of the llama-server that would run, none where there is none."""
-    whole = machine = machine_of(survey)
+    whole = machine = machine_of(listed.as_seen_by(server, survey))
     found = []
     for group in groups:
         asking = Asking(server, group.environment)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from attrs import evolve
 
@@ -28,15 +27,12 @@ if TYPE_CHECKING:
     from workers.planner.model import Model
     from workers.planner.shapes import Machine
 
-DRIVERS: Final = ("/dev/kfd", "/dev/dri", "/dev/dxg")
-"""Where one of these is there may be a card that NVML knows nothing of (AMD, Intel, WSL): the server is asked."""
-
 
 def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
     """See supervisor.kinds.Planning."""
     server = shlex.split(spec.options["llama_server"])
     known = known_of(spec.options["flags"])
-    machine = machine_of(with_the_servers_devices(survey, server))
+    machine = machine_of(listed.as_seen_by(server, survey))
     whole, taken = machine, dict.fromkeys((HOST, *(card.key for card in machine.cards)), 0)
     launches, shown = [], {}
     asking = Asking(server, spec.environment)
@@ -95,14 +91,3 @@ def said(launch: LaunchSpec, found: Plan, model: Model, machine: Machine, known:
         what = f"{title}: this llama-server has no {', '.join(missing)}, and the plan rests on it"
         raise EngineBinaryError(what, "update it, or leave out what asks for that")
     return (*words(done, known, cpu_moe=choice.cpu_moe, layers=layers), *split, *rest)
-
-
-def with_the_servers_devices(survey: Survey, server: list[str]) -> Survey:
-    """The survey as the program sees it: without cards where it was built for none, with its own where NVML has nothing,
-    and its names for them. It is asked only where there may be a card: that starts a driver."""
-    if not survey.devices and not any(os.path.exists(path) for path in DRIVERS):
-        return survey
-    found = listed.parse(listed.ask(server), survey.host)
-    if found == ():
-        return evolve(survey, devices=(), reason="this llama-server uses no device")
-    return listed.joined(survey, found)
