@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from supervisor.wording import span
+from supervisor.wording import amount, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,6 +31,7 @@ NEXT: Final[Mapping[str, str]] = {
     "stalled": "wait, or look at `queenright logs {name}`; it is rebuilt by itself if it stays so",
     "stuck load": "look at the disk and at `queenright logs {name}`; the group's start_limit_s ends the load",
     "memory": "`queenright status --json` has it line by line (memory.compared, memory.asked); configure what it really takes",
+    "two accounts": "`queenright plan` shows both, and which of them is gone by; it is worth a report, with the model's name",
     "gateway": "see [gateway] in queenright.toml, then `queenright apply`; direct members are served all the same",
     "off device": "`queenright doctor` says what the driver shows; once it works, `queenright stop` and a new start load it there",
     "gone quiet": "if that program is not wanted any more, end it: it keeps the engine up",
@@ -88,10 +89,21 @@ def _of_group(group: Mapping[str, Any], now: float) -> Iterator[Trouble]:
     for server in group["servers"]:
         for warning in (server.get("memory") or {}).get("warnings", ()):
             yield Trouble("memory", name, f"{server['role']}: {warning}")
+        if said := _two_accounts((server.get("memory") or {}).get("estimate")):
+            yield Trouble("two accounts", name, f"{server['role']}: {said}")
         loading = server.get("loading")
         if loading and loading["bytes"] < READ * loading["of"] and now - loading["moved"] >= STUCK_LOAD:
             text = f"the load of {server['model']} has not moved for {span(now - loading['moved'])}"
             yield Trouble("stuck load", name, text)
+
+
+def _two_accounts(estimate: Mapping[str, Any] | None) -> str:
+    """What the engine's own estimate says otherwise than the plan's arithmetic, of figures that are no upper bounds; "" where
+    they agree."""
+    found = [one for one in (estimate or {}).get("compared", ()) if one["differs"]]
+    wrong = [one for one in found if one["what"] != "compute buffer" or one["estimated"] > one["modelled"]]
+    parts = [f"{one['what']} {amount(one['modelled'])}, and {amount(one['estimated'])}" for one in wrong]
+    return f"by its file's header it takes {'; '.join(parts)} by {(estimate or {}).get('by')}" if parts else ""
 
 
 def _of_gateway(gateway: Mapping[str, Any] | None) -> Iterator[Trouble]:

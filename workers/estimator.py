@@ -147,11 +147,11 @@ def ask(
     flags: Sequence[Sequence[str]],
     environment: Mapping[str, str],
     *,
-    limit: float = ESTIMATE_LIMIT,
+    limit: float | None = None,
 ) -> Estimate:
     """The estimate for a model (its files, the first one first) with these flags, each with its value; out of the cache
     where the same was asked before. `environment` is what the launch's group adds to it. Blocks for `limit` seconds at
-    most. Raises NoEstimateError."""
+    most (ESTIMATE_LIMIT by default). Raises NoEstimateError."""
     words = [word for flag in flags if not estimator.knows or flag[0] in estimator.knows for word in flag]
     if estimator.knows:
         if missing := [flag[0] for flag in flags if _decides(flag) and flag[0] not in estimator.knows]:
@@ -160,7 +160,7 @@ def ask(
     key = _key(estimator, model, words, environment)
     if (known := _kept(key)) is not None:
         return Estimate(estimator.name, known)
-    parts = _run(estimator, [*estimator.argv, "--model", str(model[0]), *words], environment, limit)
+    parts = _run(estimator, [*estimator.argv, "--model", str(model[0]), *words], environment, limit or ESTIMATE_LIMIT)
     _keep(key, parts)
     return Estimate(estimator.name, parts)
 

@@ -43,6 +43,10 @@ WARMING = STILL | {"bytes": LOADING["of"]}
 HUNG = {"verdict": "stalled", "evidence": "no request moved on for 9 s", "in_flight": 1}
 QUIET = {"name": "agent", "pid": 9, "since": NOW - 2 * FORGOTTEN, "last_use": NOW - FORGOTTEN}
 
+CACHE = {"place": "host", "what": "keys and values", "modelled": 2**30, "estimated": 2**31, "differs": True}
+BOUND = {"place": "host", "what": "compute buffer", "modelled": 2**30, "estimated": 2**29, "differs": True}
+TWO_ACCOUNTS = {"by": "llama-fit-params", "compared": [CACHE, BOUND]}
+
 TROUBLE: dict[str, dict[str, Any]] = {
     "failed": {"groups": [group(state="failed", reason="bad flag")]},
     "held": {"held": "held by me"},
@@ -56,6 +60,7 @@ TROUBLE: dict[str, dict[str, Any]] = {
     "stuck load": {"groups": [group(server(state="loading", loading=STILL))]},
     "gateway": {"gateway": {"url": None, "state": "failed", "reason": "port 8080 is taken"}},
     "memory": {"groups": [group(server(memory={"warnings": ["sequences: 4 asked for, 2 in effect"]}))]},
+    "two accounts": {"groups": [group(server(memory={"estimate": TWO_ACCOUNTS}))]},
     "off device": {
         "state": "degraded",
         "reason": "chat runs without its device: memory of GPU-a: 20 MiB planned, and it has none",
@@ -71,6 +76,15 @@ def test_each_kind_of_trouble_is_found_and_said_with_a_next_step(kind: str) -> N
     (trouble,) = troubles(found, NOW)
     assert f"wrong     {trouble.about}: {trouble.text}\n          -> {trouble.next_step}" in plain(found, NOW)
     assert "{" not in trouble.next_step
+
+
+def test_an_upper_bound_above_the_engines_estimate_is_no_trouble() -> None:
+    bound = {"by": "llama-fit-params", "compared": [BOUND, {**CACHE, "differs": False}]}
+    assert troubles(snapshot(groups=[group(server(memory={"estimate": bound}))]), NOW) == []
+    none: dict[str, Any] = {"by": None, "compared": []}
+    assert troubles(snapshot(groups=[group(server(memory={"estimate": none}))]), NOW) == []
+    (told,) = troubles(snapshot(**TROUBLE["two accounts"]), NOW)
+    assert told.text == "chat: by its file's header it takes keys and values 1.0 GiB, and 2.0 GiB by llama-fit-params"
 
 
 def test_a_healthy_engine_has_no_trouble_and_each_line_says_what_is_asked_for() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from supervisor.cli import main
+from workers import models
 from workers.planner import compute, kv
+from workers.planner.commands import EXPLAIN
 from workers.planner.crosscheck import BUFFER, CACHE, Compared
 from workers.planner.kv import CacheType, Shape
 from workers.planner.model import read_model
@@ -50,3 +54,24 @@ def test_caches_are_the_engines_to_the_mib_and_compute_is_not_below(
     # Within the bands, so a plan would not call the two different.
     assert not Compared("host", CACHE, ours, int(context) * MIB).differs
     assert not Compared("host", BUFFER, int(reckoned * MIB), int(buffer) * MIB).differs
+
+
+def test_explain_of_a_real_model_has_the_engines_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SmolLM2-135M at 8,192 tokens for each of two: 2 x 180 MiB of cache; weights of 92."""
+    pytest.importorskip("xllamacpp")
+    path = models.resolve("smollm2-135m")
+    monkeypatch.setenv("QUEENRIGHT_CACHE", str(tmp_path))
+    monkeypatch.delenv("QUEENRIGHT_ESTIMATOR")
+    monkeypatch.setattr("workers.estimator.ESTIMATE_LIMIT", 60.0)
+    words = ["explain", str(path), "--context", "8192", "--sequences", "2"]
+    for more, place in ((["--ram", "16G"], "host"), (["--vram", "24G", "--ram", "16G"], None)):
+        assert main([*words, *more, "--json"], known={"explain": EXPLAIN}) == 0
+        found = json.loads(capsys.readouterr().out)["estimate"]
+        assert found["by"].startswith("xllamacpp ")
+        assert not found["differs"]
+        said = {one["what"]: one["estimated"] >> 20 for one in found["compared"]}
+        assert (said["weights"], said["keys and values"]) == (92, 360)
+        assert {one["place"] for one in found["compared"]} == {place}
+    assert len(list((tmp_path / "estimates").iterdir())) == 2
