@@ -312,23 +312,24 @@ def _refuse_unknown_flags(group: GroupConfig, server: Binary, build: str) -> Non
     """Raise ConfigError for an argument that the server does not take. Those that a plan says anew, in the form that the
     server knows, are its business. The answer is remembered by the arguments."""
     from workers import pins
-    from workers.planner.flags import settings_of
 
     for launch in group.launches:
-        arguments = settings_of(launch.arguments)[1] if group.plan else tuple(launch.arguments)
-        if not any(word.startswith("-") for word in arguments):
+        if not any(word.startswith("-") for word in launch.arguments):
             continue
 
-        def ask(arguments: Sequence[str] = arguments) -> str:
+        def ask(launch: LaunchConfig = launch) -> str:
             from workers import flag_check
+            from workers.planner.flags import settings_of
 
+            arguments = settings_of(launch.arguments)[1] if group.plan else launch.arguments
             return flag_check.said(arguments, _output([*server.argv, "--help"]))
 
-        words = shlex.join(arguments)
+        words = f"{shlex.join(launch.arguments)} ({'planned' if group.plan else 'as it stands'})"
         answer = pins.asked_once(f"{shlex.join(server.argv)} ({build}) takes {words}", server, ask)
         if answer != "all":
             flag, _, near = answer.partition("\n")
-            what = f"group {group.name}, role {launch.role}: this llama-server ({build[:48]}) does not know {flag}"
+            which = f"{server.path} ({build[:24]})"
+            what = f"group {group.name}, role {launch.role}: the llama-server {which} does not know {flag}"
             raise ConfigError(what, near)
 
 

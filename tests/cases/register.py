@@ -743,6 +743,12 @@ PLANNED: dict[str, Case] = {
         "what each of ten reserves binds, and where raising it changes nothing",
         "workers/planner/pooled::seed_003_reserve_is_not_a_reservation",
     ),
+    "NousResearch/hermes-agent#111323": held(
+        "a flag that a build does not take is an error that names flag, program and build; nothing else is tried",
+        "workers/flag_check::an_unknown_flag_is_one_error_before_anything_is_started__hermes_agent_111323",
+        "workers/flag_check::the_real_servers_take_what_their_help_names_and_refuse_what_we_say_they_do",
+        "engine/failing::a_bad_flag_is_named",
+    ),
     "yazon/flexllama#15": held(
         "flash attention is said in the form that the binary knows",
         "workers/planner/decide::flexllama_15_flash_attention_in_the_form_that_the_binary_knows",
@@ -791,7 +797,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "F idle time and queues": (12, LIFETIME),
     "G client connections and streams": (6, CLIENTS),
     "H memory, as it lives": (10, LIVE_MEMORY),
-    "H, I and M memory, as it is planned": (14, PLANNED),
+    "H, I and M memory, as it is planned": (15, PLANNED),
     "I shared KV pools": (2, POOLS),
     "J devices": (7, DEVICES),
     "K service managers": (9, UNITS),

@@ -90,7 +90,9 @@ def server(tmp_path: Path) -> Path:
 
 
 @pytest.mark.process
-def test_an_unknown_flag_is_one_error_before_anything_is_started(server: Path, tmp_path: Path) -> None:
+def test_an_unknown_flag_is_one_error_before_anything_is_started__hermes_agent_111323(
+    server: Path, tmp_path: Path
+) -> None:
     model = str(headers.qwen3(tmp_path / "model.gguf", layers=1))
 
     def resolve(*arguments: str, plan: bool = True) -> None:
@@ -98,7 +100,10 @@ def test_an_unknown_flag_is_one_error_before_anything_is_started(server: Path, t
         KIND.resolve(group, EngineConfig(llama_server=server, llama_swap="built-in"))
 
     resolve("--threads", "2", "--ctx-checkpoints", "8")
-    with pytest.raises(ConfigError, match=r"group a, role chat: .* does not know --thread\n.*--threads"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"group a, role chat: the llama-server {server} \(sha256:[0-9a-f]+\) does not know --thread\n.*--threads",
+    ):
         resolve("--thread", "2")
     # What a plan says anew is the plan's to say, in the words that this build has; without a plan it goes as it stands.
     with pytest.raises(ConfigError, match="does not know --ctx-checkpoints"):
