@@ -112,6 +112,11 @@ class GroupSpec:
         """What a generation is started as: without what only bounds waiting."""
         return evolve(self, grace_s=0.0, start_limit_s=0.0, queue_limit=0)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether something of it is decided by the memory there is ("auto")."""
+        return any(not launch.context or not launch.sequences for launch in self.launches)
+
     def runs_as(self, other: GroupSpec) -> bool:
         """Whether a generation of the one could as well be one of the other."""
         return self.essence == other.essence

@@ -245,6 +245,8 @@ class Group:
 
         self._errand = errand
         self._drain.end()
+        if self.life is not None or self._in_birth:
+            self.ledger.is_to_leave(drain_s)
         if drain_s and self.in_flight != 0:
             self.reason = f"{why}; it waits for its requests in flight, {drain_s:g} s at most"
             self._drain.begin(self._work.start, lambda: {self.spec.name: self.in_flight}, drain_s, stop)

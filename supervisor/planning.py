@@ -17,7 +17,7 @@ from attrs import evolve
 
 from supervisor import budgets, identity
 from supervisor.devices import promises
-from supervisor.devices.promises import HOST, Grant, Reservation, Step
+from supervisor.devices.promises import HOST, Grant, Reservation
 from supervisor.devices.shape import Figure, How
 from supervisor.errors import DoesNotFitError, EngineStartError, LockTimeoutError, SlotError
 from supervisor.kinds import Planned, Planning
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from supervisor.devices.shape import Device, Survey
     from supervisor.kinds import Kind
 
-_leaving: set[tuple[str, str]] = set()
-"""(slot, group) of this keeper's groups that are being stopped: their memory is on its way back."""
+_leaving: dict[tuple[str, str], float] = {}
+"""(slot, group) of this keeper's groups that are to stop, and the moment (monotonic) by which they begin to: their memory is
+about to be free."""
 
 
 NOTHING_FOUND: Final[Mapping[str, Any]] = {"held": None, "compared": [], "asked": [], "warnings": []}
@@ -138,9 +139,11 @@ class Ledger:
 
     async def _decide(self, spec: GroupSpec, kind: Planning, generation_lock: Path) -> GroupSpec:
         attempt = _Attempt(self._slot, self._group, generation_lock)
-        began = time.monotonic()
-        gone_at: float | None = None
-        while True:
+        for step in promises.attempts(self._draining_until):
+            # What is decided by the memory there is waits for all of it; what is not, only where there is too little.
+            if step.predecessor_lives and not step.is_last and spec.is_open:
+                await trio.sleep(budgets.MEMORY_LOOK)
+                continue
             try:
                 async with _one_at_a_time:
                     planned, promise = await trio.to_thread.run_sync(attempt.make, spec, kind, abandon_on_cancel=True)
@@ -149,20 +152,18 @@ class Ledger:
                 attempt.abandon()
                 raise
             except DoesNotFitError:
-                # What is being stopped here holds memory that is about to be free: that is no ground to refuse.
-                lives = any(slot == str(self._slot) for slot, _ in _leaving)
-                now = time.monotonic()
-                gone_at = None if lives else now if gone_at is None else gone_at
-                step = promises.handoff(
-                    predecessor_lives=lives, waited=now - began, since_gone=now - gone_at if gone_at else 0.0,
-                    limit=budgets.HANDOFF_WAIT, settle=budgets.MEMORY_SETTLE, free=None, need=0,
-                )  # fmt: skip
-                if step.step is Step.PLAN:
+                if step.is_last:
                     raise
             await trio.sleep(budgets.MEMORY_LOOK)
         self.trouble = attempt.trouble
         self._held = _Held(spec, planned, promise)
         return planned.spec
+
+    def _draining_until(self) -> float | None:
+        """By when the last of the groups beside it begins to stop that are to; None where none is. What they hold is about
+        to be free: that is no ground to refuse."""
+        mine = (str(self._slot), self._group)
+        return max((until for key, until in _leaving.items() if key != mine and key[0] == mine[0]), default=None)
 
     async def settle(self, generation_lock: Path) -> None:
         """The group has loaded: from here on the devices' own figures say what it holds."""
@@ -201,15 +202,19 @@ class Ledger:
         else:  # it was stopped meanwhile
             settled.release()
 
+    def is_to_leave(self, within: float) -> None:
+        """The group is to stop, and begins to within so many seconds: it owes answers until then."""
+        _leaving[str(self._slot), self._group] = time.monotonic() + within
+
     def leaves(self) -> None:
         """The group is being stopped: a plan that is being made is given up."""
-        _leaving.add((str(self._slot), self._group))
+        self.is_to_leave(0.0)
         if self._deciding is not None:
             self._deciding.cancel()
 
     def release(self) -> None:
         """Nothing of the group runs, and it is not about to start again as it was."""
-        _leaving.discard((str(self._slot), self._group))
+        _leaving.pop((str(self._slot), self._group), None)
         held, self._held, self._noted = self._held, None, {}
         if self._left is not None:
             self._left.release()
@@ -265,7 +270,7 @@ def _unplanned(spec: GroupSpec, seen: Survey) -> Planned:
     """What is started where the driver did not say what there is (it hangs, or whoever asked it was killed): unknown is not
     without cards, so nothing is refused and nothing reckoned, and it is started as it is written. Raises EngineStartError
     where that is what a plan was to find."""
-    if any(not launch.context or not launch.sequences for launch in spec.launches):
+    if spec.is_open:
         raise EngineStartError(
             f"what memory there is could not be told ({seen.reason}), and `auto` is decided by that",
             "`queenright doctor` says more; or give context and sequences as numbers",
@@ -277,13 +282,14 @@ def refuse_what_does_not_fit(spec: EngineSpec, find_kind: Callable[[str], Kind])
     """For a front end, before it starts anything: raise DoesNotFitError for an engine whose groups, one after the other,
     have no room now, and have none a moment later: a predecessor's memory may be on its way back. Nothing is promised;
     what cannot be told here and now is the keeper's to find."""
-    deadline = time.monotonic() + budgets.MEMORY_SETTLE
-    while True:
+    for step in promises.attempts(lambda: None):
         try:
-            return _refuse(spec, find_kind)
+            _refuse(spec, find_kind)
         except DoesNotFitError:
-            if time.monotonic() >= deadline:
+            if step.is_last:
                 raise
+        else:
+            return
         threading.Event().wait(budgets.MEMORY_LOOK)
 
 

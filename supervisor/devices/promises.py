@@ -7,15 +7,16 @@ for what is free says it.
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import frozen
 
+from supervisor import budgets
 from supervisor.identity import Liveness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 HOST = "host"
 """In place of a device's UUID: host memory. A unified device's too, since they are the same bytes."""
@@ -85,45 +86,37 @@ def lives(own_lock: bool | None, generation_lock: bool | None, maker: Liveness) 
     return maker is not Liveness.DEAD
 
 
-class Step(StrEnum):
-    """What a successor does next."""
+class Attempt(NamedTuple):
+    """One attempt at a plan: whether its predecessor still holds memory, and whether none is to be made after it."""
 
-    WAIT = "wait"
-    PLAN = "plan"
-
-
-@frozen
-class Handoff:
-    """The step, its reason, and by how many bytes what is free is above (or, negative, below) what is wanted."""
-
-    step: Step
-    reason: str
-    margin: int | None
+    predecessor_lives: bool
+    is_last: bool
 
 
-def handoff(
+def attempts(
+    draining_until: Callable[[], float | None],
     *,
-    predecessor_lives: bool,
-    waited: float,
-    since_gone: float,
-    limit: float,
-    settle: float,
-    free: int | None,
-    need: int,
-) -> Handoff:
-    """A successor's step, from absolute figures alone: a difference to an earlier look counts other programs' noise
-    (ollama#9926), and waits for what was free all along (ollama#11997).
+    limit: float = budgets.HANDOFF_WAIT,
+    settle: float = budgets.MEMORY_SETTLE,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Attempt]:
+    """When a successor plans. Whoever takes these waits for MEMORY_LOOK between two.
 
-    Processes first: while the predecessor's live it waits, up to `limit`. Then memory: enough is free, and it plans at
-    once; else a driver may take a moment to give back what a dead process held, `settle` at most.
+    Each attempt looks anew at what is free, for only absolute figures count: a difference to an earlier look has other
+    programs' noise in it (ollama#9926), and waits for what was free all along (ollama#11997). So a plan that fits is made at
+    once, and one that does not again: while the predecessor's processes live, up to `limit` seconds after the moment by which
+    it begins to go (`draining_until`; None where there is none any more), then for `settle`: a driver may take a moment to
+    give back what a dead process held. The last attempt is made when all of that is over.
     """
-    margin = None if free is None else free - need
-    if predecessor_lives:
-        if waited < limit:
-            return Handoff(Step.WAIT, "processes of the predecessor still hold memory", margin)
-        return Handoff(Step.PLAN, f"the predecessor still lives after {limit:g} s: only what is free counts", margin)
-    if margin is not None and margin >= 0:
-        return Handoff(Step.PLAN, "enough is free", margin)
-    if since_gone < settle:
-        return Handoff(Step.WAIT, "the predecessor is gone, its memory may still be on its way back", margin)
-    return Handoff(Step.PLAN, "this is what there is", margin)
+    began = clock()
+    gone_at: float | None = None
+    while True:
+        until, now = draining_until(), clock()
+        if until is None:
+            gone_at = now if gone_at is None else gone_at
+            attempt = Attempt(False, now - gone_at >= settle)
+        else:
+            attempt = Attempt(True, now - max(began, until) >= limit)
+        yield attempt
+        if attempt.is_last:
+            return

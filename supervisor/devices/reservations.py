@@ -28,12 +28,12 @@ from attrs import evolve
 
 from supervisor import budgets, identity, locks
 from supervisor.devices import promises
-from supervisor.devices.promises import Grant, Handoff, Reservation, Step
+from supervisor.devices.promises import Grant, Reservation
 from supervisor.errors import LockTimeoutError, SlotError
 from supervisor.identity import Identity, Liveness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 VARIABLE = "QUEENRIGHT_RESERVATIONS"
 """Environment variable that moves the book. Only those who name the same place see each other."""
@@ -167,33 +167,6 @@ def planning(folder: Path | None = None, *, wait: float = budgets.PLANNING_WAIT)
         yield Planning(folder)
     finally:
         os.close(descriptor)
-
-
-def wait_until_free(
-    read_free: Callable[[], int | None],
-    need: int,
-    predecessor_lives: Callable[[], bool],
-    *,
-    limit: float = budgets.HANDOFF_WAIT,
-    settle: float = budgets.MEMORY_SETTLE,
-) -> Handoff:
-    """Wait for a predecessor's memory, at most `limit` + `settle` seconds (`promises.handoff`). Blocks; not while the book
-    is open. `read_free` gives absolute bytes, None where they are unknown."""
-    began = time.monotonic()
-    gone_at: float | None = None
-    pause = threading.Event()
-    while True:
-        alive = predecessor_lives()
-        now = time.monotonic()
-        if not alive and gone_at is None:
-            gone_at = now
-        step = promises.handoff(
-            predecessor_lives=alive, waited=now - began, since_gone=now - gone_at if gone_at is not None else 0.0,
-            limit=limit, settle=settle, free=None if alive and now - began < limit else read_free(), need=need,
-        )  # fmt: skip
-        if step.step is Step.PLAN:
-            return step
-        pause.wait(budgets.MEMORY_LOOK)
 
 
 def _open(folder: Path) -> int:

@@ -505,16 +505,16 @@ LIVE_MEMORY: dict[str, Case] = {
     ),
     "tobocop2/lilbee#547 (handoff)": held(
         "a successor waits for its predecessor's memory, and plans with all of it",
-        "devices/reservations::a_successor_plans_with_what_its_predecessor_gave_back__lilbee_547_handoff",
+        "unit/planning::a_successor_plans_with_what_its_predecessor_gave_back__lilbee_547_handoff",
         "devices/reservations::a_predecessor_that_never_goes_ends_the_wait_at_its_limit",
     ),
     "ollama/ollama#11997": held(
         "what is free already is not waited for, and nothing is for more than a second",
-        "devices/reservations::what_is_free_already_is_not_waited_for__ollama_11997",
+        "unit/planning::what_is_free_already_is_not_waited_for__ollama_11997",
     ),
     "ollama/ollama#9926": held(
         "other programs' noise neither holds a plan up nor is taken for memory that comes back",
-        "devices/reservations::other_programs_noise_neither_stops_nor_spoils_it__ollama_9926",
+        "unit/planning::other_programs_noise_neither_stops_nor_spoils_it__ollama_9926",
     ),
     "ollama/ollama#16637": held(
         "pages that a file backs are listed apart from a server's own",

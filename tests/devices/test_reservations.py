@@ -4,19 +4,19 @@ really coming back."""
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from supervisor.devices import reservations
-from supervisor.devices.promises import Grant, Reservation, Step, grantable, handoff, lives
+from supervisor.devices.promises import Grant, Reservation, attempts, grantable, lives
 from supervisor.errors import LockTimeoutError, SlotError
 from supervisor.identity import Liveness
-from tests.support import ROOT, Marker, end, spawn, wait_until
+from tests.support import Marker, end, spawn, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GIB = 2**30
 MIB = 2**20
@@ -193,77 +193,31 @@ def test_of_two_that_plan_at_once_each_sees_the_others_promise_and_a_dead_ones_i
         assert mine.live() == {}
 
 
-BALLAST = """
-import signal, sys, time
-hold = bytearray(int(sys.argv[1]) << 20)
-hold[::4096] = b"x" * len(hold[::4096])
-ended = []
-signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
-print("full", flush=True)
-while not ended:
-    signal.pause()
-time.sleep(float(sys.argv[2]))
-"""
+class Time:
+    """A clock that goes on by a second at each look."""
 
+    def __init__(self) -> None:
+        self.now = 100.0
 
-@pytest.mark.process
-@pytest.mark.parametrize("takes", [0.5, pytest.param(5.0, marks=pytest.mark.long)])
-def test_a_successor_plans_with_what_its_predecessor_gave_back__lilbee_547_handoff(takes: float) -> None:
-    """It takes its time to drop 400 MB after SIGTERM. The device is 1 GiB, and free is what the ballast's resident pages
-    leave: absolute, and read anew."""
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", BALLAST, "400", str(takes)], stdout=subprocess.PIPE, cwd=ROOT
-    )
-    try:
-        assert child.stdout is not None
-        child.stdout.readline()
-
-        def free() -> int:
-            try:
-                words = Path(f"/proc/{child.pid}/statm").read_text().split()
-            except OSError:
-                return GIB
-            return GIB - int(words[1]) * 4096 if child.poll() is None else GIB
-
-        assert free() < GIB - 400 * MIB
-        child.send_signal(signal.SIGTERM)
-        before = time.monotonic()
-        got = reservations.wait_until_free(free, GIB, lambda: child.poll() is None)
-        assert (got.step, got.margin) == (Step.PLAN, 0)
-        assert time.monotonic() - before >= takes * 0.9
-    finally:
-        child.kill()
-        child.wait()
-        if child.stdout is not None:
-            child.stdout.close()
-
-
-def test_what_is_free_already_is_not_waited_for__ollama_11997() -> None:
-    """The predecessor crashed before anybody looked: there is no difference to be seen, and none is looked for."""
-    looks = iter([20 * GIB])
-    got = reservations.wait_until_free(lambda: next(looks), 16 * GIB, lambda: False)
-    assert (got.step, got.margin) == (Step.PLAN, 4 * GIB)
-    assert list(looks) == []
-
-
-def test_other_programs_noise_neither_stops_nor_spoils_it__ollama_9926() -> None:
-    """Free wobbles by 600 MB about what is wanted. It ends with the first look that is enough, or with the last one; the
-    margin is told."""
-    wobble = iter([-600, 600, -600, 600] * 100)
-    got = reservations.wait_until_free(lambda: 16 * GIB + next(wobble) * MIB, 16 * GIB, lambda: False)
-    assert (got.step, got.margin) == (Step.PLAN, 600 * MIB)
-    low = iter([-1200, -100, -600] * 100)
-    began = time.monotonic()
-    got = reservations.wait_until_free(lambda: 16 * GIB + next(low) * MIB, 16 * GIB, lambda: False, settle=0.3)
-    assert got.step is Step.PLAN
-    assert got.margin is not None
-    assert got.margin < 0
-    assert time.monotonic() - began < 5
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
 
 
 def test_a_predecessor_that_never_goes_ends_the_wait_at_its_limit() -> None:
-    step = handoff(predecessor_lives=True, waited=15.0, since_gone=0, limit=15.0, settle=1.0, free=None, need=1)
-    assert (step.step, step.margin) == (Step.PLAN, None)
-    assert "still lives" in step.reason
-    step = handoff(predecessor_lives=True, waited=14.9, since_gone=0, limit=15.0, settle=1.0, free=9, need=1)
-    assert step.step is Step.WAIT
+    found = list(attempts(lambda: 0.0, limit=5.0, settle=1.0, clock=Time()))
+    assert [one.is_last for one in found] == [False] * 4 + [True]
+    assert all(one.predecessor_lives for one in found)
+
+
+def test_the_limit_counts_from_when_the_predecessor_begins_to_go_and_the_settling_from_when_it_is_gone() -> None:
+    """It owes answers until 110; one at 101 began to wait. It is gone at 118 by the clock, and 2 s later is the last look."""
+    clock = Time()
+    found = list(attempts(lambda: 110.0 if clock.now < 117 else None, limit=20.0, settle=2.0, clock=clock))
+    assert [one.predecessor_lives for one in found].count(True) == 16
+    assert [one.is_last for one in found[16:]] == [False, False, True]
+    assert len(list(attempts(lambda: 110.0, limit=5.0, settle=2.0, clock=Time()))) == 14  # 102, 103 ... 115
+
+
+def test_without_a_predecessor_only_a_drivers_moment_is_waited_for() -> None:
+    assert [one.is_last for one in attempts(lambda: None, settle=2.0, clock=Time())] == [False, False, True]

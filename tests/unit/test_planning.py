@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
-from typing import TYPE_CHECKING, Any
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 from attrs import evolve
 
-from supervisor import planning
+from supervisor import budgets, planning
 from supervisor.contract import EngineSpec, GroupSpec, LaunchSpec
 from supervisor.devices import reservations
 from supervisor.devices.promises import HOST, Grant
@@ -18,12 +23,13 @@ from supervisor.devices.shape import Device, Figure, HostMemory, Survey
 from supervisor.errors import DoesNotFitError, EngineStartError, LockTimeoutError
 from supervisor.kinds import Planned
 from supervisor.planning import Ledger
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.support import ROOT
 
 GIB = 1 << 30
+MIB = 1 << 20
 SPEC = GroupSpec("chat", "fake", (LaunchSpec("chat", "m", "/m.gguf", 0, 1),), "pin")
+FIXED = GroupSpec("chat", "fake", (LaunchSpec("chat", "m", "/m.gguf", 2048, 1),), "pin")
+"""Nothing of it is left to the memory there is."""
 
 
 def machine(free: int = 8 * GIB, total: int = 16 * GIB) -> Survey:
@@ -61,7 +67,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "book"
     monkeypatch.setenv(reservations.VARIABLE, str(folder))
     monkeypatch.setattr("supervisor.devices.survey.survey", machine)
-    monkeypatch.setattr(planning, "_leaving", set())
+    monkeypatch.setattr(planning, "_leaving", {})
     return folder
 
 
@@ -159,6 +165,117 @@ def test_a_refusal_waits_for_what_is_being_stopped_beside_it(tmp_path: Path, mon
 
     trio.run(main)
     ledger.release()
+
+
+BALLAST = """
+import signal, sys, time
+hold = bytearray(int(sys.argv[1]) << 20)
+hold[::4096] = b"x" * len(hold[::4096])
+ended = []
+signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+print("full", flush=True)
+while not ended:
+    signal.pause()
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("takes", [0.5, pytest.param(5.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize("spec", [SPEC, FIXED], ids=["auto", "numbers"])
+def test_a_successor_plans_with_what_its_predecessor_gave_back__lilbee_547_handoff(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: GroupSpec, takes: float
+) -> None:
+    """It takes its time to drop 400 MB after SIGTERM. The machine has 1 GiB, and free is what the ballast's resident pages
+    leave: absolute, and read anew. What is decided by the memory there is ("auto") is not decided before that is all there."""
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", BALLAST, "400", str(takes)], stdout=subprocess.PIPE, cwd=ROOT
+    )
+    leaving, ledger, kind = Ledger(tmp_path, "old"), Ledger(tmp_path, "chat"), PlanningKind(GIB)
+
+    def free() -> int:
+        try:
+            words = Path(f"/proc/{child.pid}/statm").read_text(encoding="ascii").split()
+        except OSError:
+            return GIB
+        return GIB - int(words[1]) * 4096 if child.poll() is None else GIB
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gone)
+            await ledger.plan(spec, kind, tmp_path / "generation.lock")  # type: ignore[arg-type]
+
+    async def gone() -> None:
+        await trio.to_thread.run_sync(child.wait)
+        leaving.release()
+
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert free() < GIB - 400 * MIB
+        monkeypatch.setattr("supervisor.devices.survey.survey", lambda: machine(free(), 4 * GIB))
+        leaving.leaves()
+        child.send_signal(signal.SIGTERM)
+        before = time.monotonic()
+        trio.run(main)
+        assert time.monotonic() - before >= takes * 0.9
+        assert kind.asked == 1 or spec is FIXED
+    finally:
+        child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+        ledger.release()
+
+
+def test_what_is_to_stop_when_it_has_answered_is_waited_for_too(tmp_path: Path) -> None:
+    """A group that drains has not begun to stop, and its memory is as good as free."""
+    draining, ledger = Ledger(tmp_path, "old"), Ledger(tmp_path, "chat")
+    draining.is_to_leave(30.0)
+    free = [GIB]
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gone)
+            await ledger.plan(FIXED, PlanningKind(5 * GIB), tmp_path / "generation.lock")  # type: ignore[arg-type]
+
+    async def gone() -> None:
+        await trio.sleep(budgets.MEMORY_SETTLE + 0.3)
+        free[0] = 8 * GIB
+        draining.release()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("supervisor.devices.survey.survey", lambda: machine(free[0]))
+        trio.run(main)
+    ledger.release()
+
+
+def test_what_is_free_already_is_not_waited_for__ollama_11997(tmp_path: Path) -> None:
+    """The predecessor crashed before anybody looked, or another one is on its way out: there is no difference to be seen, and
+    none is looked for."""
+    leaving, ledger, kind = Ledger(tmp_path, "old"), Ledger(tmp_path, "chat"), PlanningKind(GIB)
+    leaving.leaves()
+    decide(ledger, kind, tmp_path, FIXED)
+    assert kind.asked == 1
+    ledger.release()
+
+
+def test_other_programs_noise_neither_stops_nor_spoils_it__ollama_9926(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Free wobbles by 600 MB about what is wanted. It ends with the first look that is enough, or with the last one."""
+    ledger, kind = Ledger(tmp_path, "chat"), PlanningKind(4 * GIB)
+    wobble = iter([-600, 600] * 100)
+    monkeypatch.setattr("supervisor.devices.survey.survey", lambda: machine(4 * GIB + next(wobble) * MIB))
+    decide(ledger, kind, tmp_path)
+    assert kind.asked == 2
+    ledger.release()
+    low = iter([-1200, -100, -600] * 100)
+    monkeypatch.setattr("supervisor.devices.survey.survey", lambda: machine(4 * GIB + next(low) * MIB))
+    began = time.monotonic()
+    with pytest.raises(DoesNotFitError):
+        decide(ledger, kind, tmp_path)
+    assert time.monotonic() - began < 15
 
 
 def test_a_kind_that_does_not_plan_is_started_as_it_is(tmp_path: Path, book: Path) -> None:
