@@ -192,11 +192,17 @@ def _ledger(args: argparse.Namespace) -> int:
         tempfile.TemporaryDirectory(prefix="queenright-bench-") as folder,
         report.Teller() as teller,
     ):
-        cells = bench_ledger.measure(server.argv, path, Path(folder), teller, fill=not args.no_fill)
+        if not args.json:  # a line as soon as it is measured: all of them take long
+            what = f"{path.name}, {server.distribution or server.path} {server.version}; MiB"
+            print(f"{what}\n\n{bench_ledger.HEAD}", flush=True)
+        cells = []
+        for cell in bench_ledger.measure(server.argv, path, Path(folder), teller, fill=not args.no_fill):
+            cells.append(cell)
+            if not args.json:
+                print(bench_ledger.row(cell), flush=True)
     if args.json:
         print(json.dumps({"cells": bench_ledger.as_data(cells)}, indent=2))
         return 0
-    print(f"{path.name}, {server.distribution or server.path} {server.version}; MiB\n\n{bench_ledger.table(cells)}")
     missed = [
         f"{cell.kind} {cell.context} x {cell.sequences}: {', '.join(cell.misses)}" for cell in cells if cell.misses
     ]

@@ -3,6 +3,10 @@ prints and what its process holds once its context is full.
 
 Model and cache must be the server's own figures; compute buffers are reckoned from above; and what the process holds is
 predicted from two cells and scored on the others, as a plan would after two boots.
+
+What it holds is its PSS as it is where nobody else maps its files: its own memory, and beside that the resident pages of
+the model and of its libraries in full. The kernel's Pss divides those by how many processes map them, so with it the same
+server held 92 MiB less than a minute before, because somebody else had loaded the model (docs/reference/memory.md).
 """
 
 from __future__ import annotations
@@ -11,13 +15,14 @@ import json
 import subprocess
 import time
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import asdict, frozen
 
+from supervisor.devices.host import meminfo
 from workers import calibration, printed
 from workers.ending import end
 from workers.planner import compute, kv
@@ -26,8 +31,7 @@ from workers.planner.model import read_model
 from workers.printed import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from workers.planner.model import Model
 
@@ -51,7 +55,8 @@ HELD: Final = 0.08
 
 @frozen
 class Cell:
-    """One boot. Bytes; `printed_` is the server's, `held` is PSS with the context full, `predicted` of it."""
+    """One boot. Bytes; `printed_` is the server's, `own` and `files` are what its process holds with the context full, and
+    `predicted` is of both together."""
 
     context: int
     sequences: int
@@ -62,7 +67,10 @@ class Cell:
     printed_cache: int
     compute: int
     printed_compute: int
-    held: int
+    own: int
+    """Anonymous memory."""
+    files: int
+    """Resident pages of the files it maps: the model and its libraries, each in full."""
     predicted: int = 0
     is_calibration: bool = False
 
@@ -70,6 +78,11 @@ class Cell:
     def planned(self) -> int:
         """All that is reckoned."""
         return self.model + self.cache + self.compute
+
+    @property
+    def held(self) -> int:
+        """All that it holds."""
+        return self.own + self.files
 
     @property
     def misses(self) -> list[str]:
@@ -89,42 +102,46 @@ class Cell:
 
 def measure(
     server: Sequence[str], path: Path, folder: Path, tell: Callable[[str, int, int], None], fill: bool = True
-) -> list[Cell]:
-    """Boot each cell, and fill its context unless told not to: caches are cleared when they are made, and held from then on,
-    but the work space of a full batch is touched by a prompt only. Raises NotMeasuredError where the server does not start."""
+) -> Iterator[Cell]:
+    """Boot each cell, the two first that calibrate, and fill its context unless told not to: caches are cleared when they
+    are made, and held from then on, but the work space of a full batch is touched by a prompt only. Raises NotMeasuredError
+    where the server does not start."""
     model = read_model(path)
-    cells: list[Cell] = []
-    wanted = list(product(TYPES, CONTEXTS, SEQUENCES))
-    for kind, context, sequences in wanted:
-        tell("ledger", len(cells), len(wanted))
-        cells.append(_boot(server, path, folder, model, kind, context, sequences, fill))
-    return predicted(cells)
+    shapes = [Shape(context, sequences, kind, kind) for kind, context, sequences in product(TYPES, CONTEXTS, SEQUENCES)]
+    shapes.sort(key=lambda shape: _planned(model, shape))
+    order = [shapes[0], shapes[-1], *shapes[1:-1]]
+
+    def boots() -> Iterator[Cell]:
+        for done, shape in enumerate(order):
+            tell("ledger", done, len(order))
+            yield _boot(server, path, folder, model, shape, fill)
+
+    yield from predicted(boots())
 
 
-def predicted(cells: list[Cell]) -> list[Cell]:
-    """What each process holds, by the line through the smallest and the largest cell."""
+def _planned(model: Model, shape: Shape) -> int:
+    return kv.kv_bytes(model, shape) + compute.compute_bytes(model, shape, True)
+
+
+def predicted(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """What each process holds, by the line through the first two, which are the smallest and the largest."""
     from attrs import evolve
 
-    ends = (min(cells, key=lambda cell: cell.planned), max(cells, key=lambda cell: cell.planned))
+    rest = iter(cells)
+    ends = [next(rest), next(rest)]
     growth = calibration.fit({cell.planned: cell.held for cell in ends})
     assert growth is not None  # noqa: S101 - two different ones
-    return [evolve(cell, predicted=growth.at(cell.planned), is_calibration=cell in ends) for cell in cells]
+    for cell in ends:
+        yield evolve(cell, predicted=growth.at(cell.planned), is_calibration=True)
+    for cell in rest:
+        yield evolve(cell, predicted=growth.at(cell.planned))
 
 
-def _boot(
-    server: Sequence[str],
-    path: Path,
-    folder: Path,
-    model: Model,
-    kind: CacheType,
-    context: int,
-    sequences: int,
-    fill: bool,
-) -> Cell:
+def _boot(server: Sequence[str], path: Path, folder: Path, model: Model, shape: Shape, fill: bool) -> Cell:
     from chaos.bench_rig import NotMeasuredError
     from supervisor import ports
-    from supervisor.devices.held import held
 
+    context, sequences, kind = shape.window, shape.sequences, shape.type_k
     port, log = ports.choose(None), folder / "server.log"
     argv = [
         *server, "--model", str(path), "--host", "127.0.0.1", "--port", str(port), "--ctx-size", str(context * sequences),
@@ -137,18 +154,11 @@ def _boot(
             if process.poll() is not None or time.monotonic() > deadline:
                 raise NotMeasuredError(f"llama-server did not start: {log.read_text(errors='replace')[-300:]}")
             time.sleep(0.1)
-        with ThreadPoolExecutor(sequences) as pool:
-            list(
-                pool.map(
-                    lambda number: _fill(port, context if fill else LEAST_PROMPT, number),
-                    range(sequences if fill else 1),
-                )
-            )
-        (one,) = held([process.pid])
+        _fill(port, context if fill else LEAST_PROMPT, sequences)
+        own, files = _held(process.pid)
         said = printed.parse(log.read_text(errors="replace").splitlines())
-    if one.anonymous.bytes is None or one.file_backed.bytes is None or not said.buffers:
+    if not files or not said.buffers:
         raise NotMeasuredError("neither smaps_rollup nor the server's log says what it holds")
-    shape = Shape(context, sequences, kind, kind)
     return Cell(
         context=context,
         sequences=sequences,
@@ -159,8 +169,19 @@ def _boot(
         printed_cache=said.total(Kind.KV) or 0,
         compute=compute.compute_bytes(model, shape, True),
         printed_compute=(said.total(Kind.COMPUTE) or 0) + (said.total(Kind.OUTPUT) or 0),
-        held=one.anonymous.bytes + one.file_backed.bytes,
+        own=own,
+        files=files,
     )
+
+
+def _held(pid: int) -> tuple[int, int]:
+    """Its own memory, and the resident pages of the files that it maps: (0, 0) where that cannot be read."""
+    try:
+        rollup = meminfo(Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii"))
+    except OSError:
+        return 0, 0
+    own = rollup.get("Anonymous", 0)
+    return own + rollup.get("Swap", 0), rollup.get("Rss", 0) - own
 
 
 @contextmanager
@@ -180,30 +201,38 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _fill(port: int, context: int, number: int) -> None:
-    """A prompt of tokens that fills one sequence but for the answer. Each another one, so that none is shared."""
-    tokens = [100 + (number * 7919 + at * 31) % 40_000 for at in range(context - 8)]
-    body = {"prompt": tokens, "n_predict": 2, "cache_prompt": False, "id_slot": number}
+def _fill(port: int, context: int, sequences: int) -> None:
+    """Fill all sequences but for the answer: of a prompt that is to be answered several times the server reckons the keys
+    and values once, and copies them to the other sequences. On their own eight of them take eight times as long, and come
+    to the same (247 MiB against 246). Raises NotMeasuredError for a server that does not do that."""
+    from chaos.bench_rig import NotMeasuredError
+
+    tokens = [100 + at * 31 % 40_000 for at in range(context - 8)]
+    body = {"prompt": tokens, "n_predict": 2, "cache_prompt": False, "n_cmpl": sequences}
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=FILL_LIMIT) as answer:  # noqa: S310 - http, as above
-        answer.read()
+        said = json.loads(answer.read())
+    if sequences > 1 and (not isinstance(said, list) or len(said) != sequences):
+        raise NotMeasuredError("this llama-server does not answer a prompt several times (n_cmpl): it is too old")
 
 
-def table(cells: list[Cell]) -> str:
-    """For people, and for docs/reference/memory.md."""
+HEAD: Final = (
+    "| K and V | context | sequences | model | its own | cache | its own | compute | its own | own memory | files | held |"
+    " predicted | off |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+)
+"""Of the table. For people, and for docs/reference/memory.md; sizes in MiB."""
+
+
+def row(cell: Cell) -> str:
+    """Its line in the table."""
     mib = 1 << 20
-    lines = [
-        "| K and V | context | sequences | model | its own | cache | its own | compute | its own | held | predicted | off |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for cell in cells:
-        sizes = (cell.model, cell.printed_model, cell.cache, cell.printed_cache, cell.compute, cell.printed_compute)
-        off = "calibrated" if cell.is_calibration else f"{100 * (cell.predicted / cell.held - 1):+.1f} %"
-        words = [cell.kind, str(cell.context), str(cell.sequences), *(f"{size / mib:.2f}" for size in sizes)]
-        lines.append(f"| {' | '.join([*words, f'{cell.held / mib:.0f}', f'{cell.predicted / mib:.0f}', off])} |")
-    return "\n".join(lines)
+    sizes = (cell.model, cell.printed_model, cell.cache, cell.printed_cache, cell.compute, cell.printed_compute)
+    off = "calibrated" if cell.is_calibration else f"{100 * (cell.predicted / cell.held - 1):+.1f} %"
+    words = [cell.kind, str(cell.context), str(cell.sequences), *(f"{size / mib:.2f}" for size in sizes)]
+    held = (cell.own, cell.files, cell.held, cell.predicted)
+    return f"| {' | '.join([*words, *(f'{size / mib:.0f}' for size in held), off])} |"
 
 
 def as_data(cells: list[Cell]) -> list[dict[str, Any]]:
