@@ -18,15 +18,21 @@ LEAVE_LIMIT = 30.0  # budget: a front end that was told to leave finishes what i
 
 
 class Driven:
-    """A front-end process. Lines it said are kept in order; anybody may wait for one."""
+    """A front-end process. Lines it said are kept in order; anybody may wait for one. `jump`: seconds by which its time of
+    day is wrong."""
 
-    def __init__(self, config: Path, name: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, config: Path, name: str, environment: dict[str, str] | None = None, *, jump: int | None = None
+    ) -> None:
         self.name = name
         self.said: list[dict[str, Any]] = []
         self._news = threading.Condition()
         self._ended = False
         self.process = subprocess.Popen(
-            [sys.executable, "-P", str(FRONT_END), "--config", str(config), "--name", name],
+            [
+                *(sys.executable, "-P", str(FRONT_END), "--config", str(config), "--name", name),
+                *(() if jump is None else ("--jump", str(jump))),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,6 +1,6 @@
 """A front end as others see it: a process of its own that uses the public client, told what to do line by line.
 
-    python -P frontend.py --config FILE --name NAME
+    python -P frontend.py --config FILE --name NAME [--jump SECONDS]
 
 Reads one JSON order a line on stdin and answers with JSON lines on stdout:
 
@@ -8,6 +8,8 @@ Reads one JSON order a line on stdin and answers with JSON lines on stdout:
     {"do": "load", "workers": [{"role": "chat", "stream": true, "tokens": 16}, ...]}   ask over and over
     {"do": "calm"}                                                                  stop the load, finish what is open
     {"do": "leave"}
+
+With --jump its time of day is wrong by so much, as after a step of the clock.
 
 Each request ends in one `answer` with its outcome: complete, interrupted (explicitly, after its first byte), or failed.
 """
@@ -134,12 +136,22 @@ def check(response: httpx.Response) -> None:
         raise RuntimeError(f"status {response.status_code}: {response.read().decode('utf-8', 'replace')[:600]}")
 
 
+def jump(seconds: int) -> None:
+    """Have this process's time of day ahead, or behind, of everybody else's."""
+    wall, nanoseconds = time.time, time.time_ns
+    time.time = lambda: wall() + seconds
+    time.time_ns = lambda: nanoseconds() + seconds * 10**9
+
+
 def main() -> int:
     """Open, obey, leave. Exit status: 0, or the error's."""
     parser = argparse.ArgumentParser(description="A front end told what to do on stdin; see chaos/frontend.py.")
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--jump", type=int, default=0)
     args = parser.parse_args()
+    if args.jump:
+        jump(args.jump)
     began = time.monotonic()
     try:
         with open_engine(args.config, program=args.name) as engine:

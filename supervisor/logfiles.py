@@ -22,6 +22,9 @@ START_LINES, START_BYTES = 200, 64 * 1024
 """Kept of a generation's start. llama-server writes 10 lines until it is ready, with `-lv 4` 195 (measured)."""
 START_LOGS = 5
 """Start-up logs of a group that are kept: those of a doomed one, and what was before it."""
+COPY_MOST_BYTES = 2 * budgets.LOG_CAP_BYTES
+"""Between two looks a server can write gigabytes, and a copy of all that would stay until the next cut. Ordinary logs do not
+outgrow their cap by as much, and are copied whole: who follows one finds his place in the copy."""
 TROUBLE = ("error", "fail", "cannot", "couldn't", "invalid", "unable", "abort", "refus", "unexpected")
 LEVEL = re.compile(r"[0-9.]+ ([A-Z]) ")
 """What llama.cpp itself takes a line for, behind the time since its start: I, W, E, ... Its warnings speak of failures
@@ -122,7 +125,8 @@ def make_room(folder: Path, group: str) -> None:
 
 
 def cap(path: Path, limit: int = budgets.LOG_CAP_BYTES) -> bool:
-    """Copy a file that outgrew `limit` bytes to `<name>.1` and truncate it; True when that was done.
+    """Copy a file that outgrew `limit` bytes to `<name>.1` and truncate it; True when that was done. Of one that was flooded
+    only the end is copied (COPY_MOST_BYTES).
 
     What is written between the copy and the truncation is lost: microseconds of a log, against a disk that fills.
     """
@@ -130,8 +134,11 @@ def cap(path: Path, limit: int = budgets.LOG_CAP_BYTES) -> bool:
         return False
     import shutil  # and with it half a dozen compressions, for what hardly ever happens
 
-    with suppress(OSError):  # no room for the copy: the cap matters more
-        shutil.copyfile(path, path.with_name(path.name + ".1"))
+    # No room for the copy: the cap matters more.
+    with suppress(OSError), path.open("rb") as file, path.with_name(path.name + ".1").open("wb") as older:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - COPY_MOST_BYTES))
+        shutil.copyfileobj(file, older)
     try:
         with path.open("rb+") as file:
             file.truncate(0)

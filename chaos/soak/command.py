@@ -165,7 +165,8 @@ def _tell(told: Told, stream: Any, lines: Any) -> None:
 
     count = ", ".join(f"{times} {outcome}" for outcome, times in sorted(told.outcomes.items()))
     fault = f"  {told.fault}, answering again after {told.recovery_s:.2f} s" if told.fault else ""
-    print(f"{told.number:5} {told.at_s:7.1f} s  {told.verdict:8} {count}{fault}", file=stream, flush=True)
+    skipped = f"  not done: {told.skipped}" if told.skipped else ""
+    print(f"{told.number:5} {told.at_s:7.1f} s  {told.verdict:8} {count}{fault}{skipped}", file=stream, flush=True)
     for one in told.judgements:
         if one.verdict != "holds":
             print(f"      {one.invariant}: {one.verdict}: {one.seen}", file=stream, flush=True)

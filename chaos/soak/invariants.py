@@ -67,7 +67,7 @@ def one_engine(seen: Round) -> tuple[Verdict, str]:
 
 def requests_end_well(seen: Round) -> tuple[Verdict, str]:
     """Each request is answered, or refused with a word when to come again. It is broken off only after its first byte, and
-    only where this round's fault hit what carried it. Nobody listens at the gateway only where the warden, who holds its
+    only where this round's fault hit what carried it; before it only where the gateway itself was hit. Nobody listens at the gateway only where the warden, who holds its
     socket, was killed."""
     wrong = [
         f"{one.way} {one.role}: {one.outcome} after {one.seconds:.1f} s ({one.why})"
@@ -81,7 +81,9 @@ def _explained(one: Ended, seen: Round) -> bool:
     if one.outcome == "unreachable":
         return one.way == "gateway" and "warden" in seen.killed
     touched = {seen.carriers.get(one.role), "keeper" if one.way == "gateway" else None} & set(seen.killed)
-    return one.outcome == "interrupted" and one.first_byte and bool(touched)
+    # Its own connection went with the gateway: then there may have been no byte yet.
+    begun = one.first_byte or (one.way == "gateway" and "keeper" in seen.killed)
+    return one.outcome == "interrupted" and begun and bool(touched)
 
 
 EACH_ROUND: Final[dict[str, Callable[[Round], tuple[Verdict, str]]]] = {

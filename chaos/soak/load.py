@@ -198,5 +198,5 @@ def ask(url: str, began: float) -> Ended:
     except httpx.ConnectError as error:
         return ended("unreachable", f"{type(error).__name__}: {error}")
     except httpx.HTTPError as error:
-        return ended("interrupted" if first else "failed", f"{type(error).__name__}: {error}")
+        return ended("interrupted", f"{type(error).__name__}: {error}")
     return ended("complete") if marker else ended("failed", "it ended without a marker and without an error")

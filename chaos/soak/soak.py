@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos import observer
 from chaos.observer import NotObservedError
 from chaos.soak import faults, invariants
+from chaos.soak.faults import Ground, changed_beyond
 from chaos.soak.load import Load
 from chaos.soak.seen import Gatherer, Round, usages
 from chaos.soak.verdicts import Judgement, Verdict, worst
@@ -45,6 +46,8 @@ class Told(NamedTuple):
     """The slowest request that ended in the round."""
     judgements: Sequence[Judgement]
     usage: Mapping[str, Usage] | None
+    skipped: str = ""
+    """The fault that was due and cannot be done here, with the reason."""
 
     @property
     def verdict(self) -> Verdict:
@@ -80,7 +83,9 @@ class Soak:
         self._url = ""
         self.rounds: list[Told] = []
         self.ends: list[Judgement] = []
-        self._hit: Hit | None = None
+        self._undo = ExitStack()
+        """How the fault that is on is undone."""
+        self._config = config
         self._began = time.monotonic()
 
     def run(self, rounds: int) -> Verdict:
@@ -106,15 +111,12 @@ class Soak:
     # --- one round --------------------------------------------------------------------------------------------------
 
     def _round(self, number: int, fault: Fault | None) -> None:
+        before = observer.wait_until("the engine is whole", self._whole, RECOVERY_LIMIT)
         ended = self.load.visit(number)
-        began, hit = time.monotonic(), None
-        if fault is not None:
-            whole = observer.wait_until("the engine is whole", self._whole, RECOVERY_LIMIT)
-            hit = self._hit = fault.invoke(whole, self._chance)
-            if hit is not None:
-                self._recovered(hit)
-                faults.heal(hit)
-                self._hit = None
+        ground = Ground(self._slot, self._config, before, self._chance, self._undo, tuple(self.load.pids))
+        skipped = fault.obstacle(ground) if fault else ""
+        began = time.monotonic()
+        hit = self._break(fault, ground) if fault and not skipped else None
         observer.wait_until(
             "every kind of request is answered", lambda: self.load.served_since(began) or None, RECOVERY_LIMIT
         )
@@ -129,11 +131,22 @@ class Soak:
             recovery,
             count(ended),
             max((one.seconds for one in ended), default=0.0),
-            invariants.judge(seen),
+            [*invariants.judge(seen), *fault_judgements(number, before, seen.sighting, hit)],
             seen.usage,
+            f"{fault.name}: {skipped}" if fault and skipped else "",
         )
         self.rounds.append(told)
         self._tell(told)
+
+    def _break(self, fault: Fault, ground: Ground) -> Hit:
+        """Do it, wait for what is to be seen while it lasts, heal it, and have the engine whole again."""
+        hit = fault.invoke(ground)
+        if not hit.heals_first:
+            self._recovered(hit)
+        observer.wait_until(f"what `{fault.name}` waits for", lambda: hit.until() or None, RECOVERY_LIMIT)
+        self._undo.close()
+        self._recovered(hit)
+        return hit
 
     def _look(self, number: int, ended: list[Ended], hit: Hit | None) -> Round:
         """Once what is on its way out is out, or the time for that is over: then as it is."""
@@ -196,9 +209,8 @@ class Soak:
         """Heal, leave, and look whether anything stayed."""
         from supervisor import stopping
 
-        if self._hit is not None:
-            faults.heal(self._hit)
         try:
+            self._undo.close()
             last = self.load.stop()
             verdict, words = invariants.requests_end_well(self._last(last))
             self.ends.append(Judgement("requests end well", verdict, words))
@@ -226,6 +238,24 @@ class Soak:
         orphans = [f"pid {who.pid}" for who, _ in self._gatherer.marked() or []]
         verdict = Verdict.BROKEN if orphans else Verdict.HOLDS
         return Judgement("nothing is left", verdict, ", ".join(orphans))
+
+
+def fault_judgements(number: int, before: Sighting, after: Sighting | None, hit: Hit | None) -> list[Judgement]:
+    """What must hold of the fault itself, or of there having been none: whoever it did not touch is the same process; and
+    what it says of itself."""
+    if after is None:
+        return [Judgement("the rest is untouched", Verdict.UNKNOWN, "the slot could not be looked at", number)]
+    changed = changed_beyond(hit.touched if hit else (), before, after)
+    verdict = Verdict.BROKEN if changed else Verdict.HOLDS
+    found = [Judgement("the rest is untouched", verdict, f"replaced: {', '.join(changed)}" if changed else "", number)]
+    if hit is not None:
+        try:
+            wrong = hit.wrong()
+            verdict = Verdict.BROKEN if wrong else Verdict.HOLDS
+        except Exception as error:  # noqa: BLE001 - a checker that crashed has found out nothing
+            verdict, wrong = Verdict.UNKNOWN, f"{type(error).__name__}: {error}"
+        found.append(Judgement("the fault is met as it must be", verdict, wrong, number))
+    return found
 
 
 def count(ended: Sequence[Ended]) -> dict[str, int]:

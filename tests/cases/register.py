@@ -608,6 +608,11 @@ LILBEE: dict[str, Case] = {
         "cases/traps::2_a_stranger_that_is_healthy_on_a_servers_port_is_not_taken_for_the_server",
         "engine/bad_input::a_port_that_somebody_took_meanwhile_is_not_fought_for",
     ),
+    "W18": held(
+        "a log is cut, and of one that was flooded between two looks only the end is kept",
+        "unit/logfiles::a_file_above_its_limit_is_kept_once_and_emptied",
+        "unit/logfiles::of_a_flood_only_the_end_is_kept__w18",
+    ),
     "W24": held(
         "many that fail at once cause one rebuild, and none that fails late causes another",
         "engine/members::w24_a_late_failure_never_discards_what_was_just_rebuilt",
@@ -804,7 +809,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "L agents, their hosts and their limits": (7, AGENTS),
     "L what people see": (1, PEOPLE),
     "N several users, access": (2, ACCESS),
-    "lilbee": (13, LILBEE),
+    "lilbee": (14, LILBEE),
     "llama-swap's ten": (10, TRAPS),
 }
 """Each with how many cases there are that concern what we are for: one that is dropped is missed."""

@@ -64,6 +64,7 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
         {"ended": [Ended("client", "chat", "interrupted", 0.1, first_byte=False)]},
         {"ended": [Ended("client", "embed", "interrupted", 0.1, first_byte=True)]},
         {"killed": {"embed"}, "ended": [Ended("gateway", "chat", "interrupted", 0.1, first_byte=True)]},
+        {"killed": {"talk"}, "ended": [Ended("gateway", "chat", "interrupted", 0.1, first_byte=False)]},
     ],
 }
 UNSEEN: dict[str, dict[str, Any]] = {
@@ -85,6 +86,11 @@ def test_a_good_round_is_green_and_each_invariant_has_a_round_that_breaks_it() -
 
 def test_who_finds_no_gateway_has_its_reason_only_where_the_warden_was_killed() -> None:
     seen = GREEN._replace(ended=[Ended("gateway", "chat", "unreachable", 0.1)], killed={"talk", "keeper", "warden"})
+    assert verdicts(seen)["requests end well"] is Verdict.HOLDS
+
+
+def test_a_gateway_that_was_killed_took_those_with_it_that_had_no_byte_yet() -> None:
+    seen = GREEN._replace(ended=[Ended("gateway", "chat", "interrupted", 0.1, first_byte=False)], killed={"keeper"})
     assert verdicts(seen)["requests end well"] is Verdict.HOLDS
 
 

@@ -61,6 +61,10 @@ KNOBS = {
     "no-model-check": ("", "do not look whether --model exists"),
     "slots": ("ok", "ok | hang"),
     "pool": ("0", "tokens that all completions share: when they overflow, all of them end with an error"),
+    "orders": (
+        "",
+        "real-time signals are orders to this process: SIGRTMIN+1 wedge, +2 swallow requests, +3 ignore SIGTERM",
+    ),
     "close-delimited": ("", "end bodies by closing, without length or chunks (an HTTP/1.0 server)"),
 }
 WORDS = (
@@ -164,6 +168,7 @@ class Fake:
         self.most_held = self.most_active = self.overflows = 0
         self.hearing = threading.Event()
         self.hearing.set()
+        self.ordered: set[str] = set()
 
     @property
     def wedged(self) -> bool:
@@ -268,6 +273,9 @@ class Handler:
         """Answer one request."""
         fake, path = self.fake, self.path.partition("?")[0]
         fake.hearing.wait()
+        if "swallow" in fake.ordered:
+            self.hang()
+            return
         if path in {"/health", "/v1/health"}:
             self.health()
         elif fake.keys and self.key() not in fake.keys:
@@ -315,6 +323,9 @@ class Handler:
 
     def ask(self, path: str, raw: bytes) -> None:
         """The endpoints that take a JSON body."""
+        if "wedge" in self.fake.ordered:
+            self.hang()
+            return
         try:
             body = json.loads(raw)
         except ValueError:
@@ -343,6 +354,8 @@ class Handler:
 
     def embeddings(self, body: dict[str, object]) -> None:
         """A vector of eight numbers per input, a function of the input."""
+        if not self.pause(self.fake.options.number("think")):
+            return
         asked = body.get("input", "")
         inputs = asked if isinstance(asked, list) else [asked]
         data = []
@@ -619,6 +632,15 @@ def on_term(options: Options) -> None:
         signal.signal(number, signal.SIG_IGN if mode == "ignore" else handler)
 
 
+def on_order(fake: Fake) -> None:
+    """--fake-orders."""
+    orders = {signal.SIGRTMIN + 1: "wedge", signal.SIGRTMIN + 2: "swallow"}
+    for number in orders:
+        signal.signal(number, lambda number, _: fake.ordered.add(orders[number]))
+    ignore = [signal.SIGTERM, signal.SIGINT]
+    signal.signal(signal.SIGRTMIN + 3, lambda *_: [signal.signal(number, signal.SIG_IGN) for number in ignore] and None)
+
+
 def retitle(text: str) -> None:
     """Overwrite the command line seen in /proc, as programs with long names for ps do."""
     import ctypes
@@ -696,6 +718,8 @@ def main(argv: list[str]) -> None:
             os._exit(0)
         os.setsid()
     fake = Fake(options)
+    if options.text("orders"):
+        on_order(fake)
     start = {"pid": os.getpid(), "ticks": ticks(), "nonce": fake.nonce, "argv": sys.argv[1:], "at": time.time()}
     append(options.text("spawn-file"), json.dumps(start))
     if options.text("title"):
@@ -721,9 +745,10 @@ def main(argv: list[str]) -> None:
     listener = bind(options)
     if mode := options.text("fork"):
         fork_grandchild(mode, listener)
-    while held:  # for ever: they are kept in memory by being named here
+    while held and "swallow" not in fake.ordered:  # for ever: they are kept in memory by being named here
         connection, _ = listener.accept()
         threading.Thread(target=Handler(fake, connection).run, daemon=True).start()
+    threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor import budgets
+from supervisor import budgets, logfiles
 from supervisor.logfiles import TAIL_BYTES, cap, last_words, size, tail
 
 if TYPE_CHECKING:
@@ -162,6 +162,15 @@ def test_a_file_above_its_limit_is_kept_once_and_emptied(log: Path) -> None:
         assert cap(log, 3)
         assert size(log) == 0
         assert log.with_name("chat.log.1").read_text() == text
+
+
+def test_of_a_flood_only_the_end_is_kept__w18(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy stays until the next cut: it must not be as long as whatever was written between two looks."""
+    monkeypatch.setattr(logfiles, "COPY_MOST_BYTES", 50)
+    log.write_text("x" * 1000 + "y" * 50)
+    assert cap(log, 10)
+    assert size(log) == 0
+    assert log.with_name("chat.log.1").read_text() == "y" * 50
 
 
 @pytest.mark.process

@@ -1,0 +1,116 @@
+"""Memory: slow to come back after a death, and taken away until the kernel kills for it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from chaos.soak.faults.ground import Fault, Hit, is_dead, pause
+from supervisor.devices import reservations
+from supervisor.devices.promises import HOST, Grant
+from supervisor.devices.survey import survey
+
+if TYPE_CHECKING:
+    from chaos.soak.faults.ground import Ground
+    from supervisor.identity import Identity
+
+RELEASE: Final = 0.8  # budget: below MEMORY_SETTLE (1 s), for which who plans waits for memory that is on its way back
+CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
+
+
+class SlowRelease(Fault):
+    """As a driver that gives a dead process's memory back late. At our own seam: a promise in the machine's book of
+    reservations stands for it, of all memory of the host and of every device."""
+
+    name, what = (
+        "slow release",
+        f"kill -9 of the warden, and nobody has memory for {RELEASE:g} s: the next engine waits",
+    )
+
+    def invoke(self, ground: Ground) -> Hit:
+        """It is promised before the death, and let go after it."""
+        seen = survey()
+        grants = [Grant(HOST, seen.host.total.bytes or 0)]
+        grants += [Grant(device.uuid, device.total.bytes or 0) for device in seen.devices]
+        with reservations.planning() as book:
+            promise = book.reserve(ground.slot.path, "what the dead still hold", grants)
+        ground.undo.callback(promise.release)
+        ground.kill(ground.warden, signal.SIGKILL)
+        pause(RELEASE)
+        promise.release()
+        return Hit((ground.warden,), ground.all_touched)
+
+
+class OutOfMemory(Fault):
+    """A server alone in a control group that may have no memory at all: the next page that it asks for ends it. The group
+    lies beside the engine's own, where whoever runs us may make some (cgroups(7), "Delegation"; version 2 only)."""
+
+    name, what = "oom kill", "the kernel's OOM killer ends a server, in a control group of its own"
+    root = CGROUP_ROOT
+
+    def obstacle(self, ground: Ground) -> str:
+        """No version 2, or nothing that is ours to divide."""
+        server = next(one for servers in ground.before.servers.values() for one in servers)
+        place = self.beside(server)
+        if place is None or not (place / "cgroup.controllers").exists():
+            return "the memory of control groups is not version 2's here"
+        if "memory" not in (place / "cgroup.subtree_control").read_text(encoding="ascii").split():
+            return f"{place} does not hand memory limits down"
+        if not (os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK)):
+            return f"{place} is not delegated to us"
+        return ""
+
+    def beside(self, server: Identity) -> Path | None:
+        """The control group around that of the server; None where it has none of version 2 below the root."""
+        with suppress(OSError):
+            for line in Path(f"/proc/{server.pid}/cgroup").read_text(encoding="utf-8").splitlines():
+                number, _, rest = line.partition(":")
+                path = rest.partition(":")[2].strip("/")
+                if number == "0" and path:
+                    return (self.root / path).parent
+        return None
+
+    def invoke(self, ground: Ground) -> Hit:
+        """What it holds already stays charged to its old group: it is what it asks for next that it does not get."""
+        group = ground.a_group()
+        server = ground.a_server(group)
+        place = self.beside(server)
+        assert place is not None  # noqa: S101 - `obstacle` asked
+        mine = place / f"queenright-soak-{secrets.token_hex(4)}"
+        mine.mkdir()
+        ground.undo.callback(_remove, mine)
+        ground.undo.callback(ground.kill, server, signal.SIGKILL)  # in there it can do nothing any more
+        for name in ("memory.swap.max", "memory.max"):
+            with suppress(FileNotFoundError):  # a kernel without swap accounting
+                (mine / name).write_text("0")
+        (mine / "cgroup.procs").write_text(str(server.pid))
+
+        def wrong() -> str:
+            killed = [line for line in events if line.startswith("oom_kill ")]
+            return (
+                "" if any(line.split()[1] != "0" for line in killed) else "the kernel says it killed nobody for memory"
+            )
+
+        events: list[str] = []
+
+        def seen() -> bool:
+            if is_dead(server):
+                events.extend((mine / "memory.events").read_text(encoding="ascii").splitlines())
+                return True
+            return False
+
+        return Hit((server,), frozenset([group]), until=seen, wrong=wrong)
+
+
+def _remove(folder: Path) -> None:
+    for _ in range(50):  # a dead process is in it until it is reaped
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            pause(0.1)

@@ -1,0 +1,102 @@
+"""The faults of a soak, as far as they can be looked at without an engine; tests/engine/test_soak.py does them all to one."""
+
+from __future__ import annotations
+
+import http.client
+import random
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from chaos.observer import Sighting
+from chaos.soak.faults import FAULTS, Ground, Hit, changed_beyond, damage, ports
+from chaos.soak.faults.memory import OutOfMemory
+from chaos.soak.soak import fault_judgements
+from chaos.soak.verdicts import Verdict
+from supervisor.identity import Identity
+from supervisor.slot import Slot
+from tests.support import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def who(pid: int) -> Identity:
+    return Identity("boot", 1, pid, pid * 10)
+
+
+BEFORE = Sighting(
+    who(1), who(2), {"chat": who(3), "embed": who(5)}, {"chat": (who(4),), "embed": (who(6),)}
+)  # fmt: skip
+AFTER = {
+    "warden": BEFORE._replace(warden=who(11)),
+    "keeper": BEFORE._replace(keeper=None),
+    "chat": BEFORE._replace(servers={**BEFORE.servers, "chat": (who(14),)}),
+    "embed": BEFORE._replace(leaders={"chat": who(3), "embed": who(15)}),
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_whoever_a_fault_did_not_touch_must_be_the_same_process(name: str) -> None:
+    assert changed_beyond((), BEFORE, BEFORE) == []
+    assert changed_beyond((), BEFORE, AFTER[name]) == [name]
+    assert changed_beyond([name], BEFORE, AFTER[name]) == []
+    (found, own) = fault_judgements(3, BEFORE, AFTER[name], Hit(touched=frozenset({"another"})))
+    assert (found.verdict, found.seen, own.verdict) == (Verdict.BROKEN, f"replaced: {name}", Verdict.HOLDS)
+    assert fault_judgements(3, BEFORE, AFTER[name], None)[0].verdict is Verdict.BROKEN, "nor may it without a fault"
+
+
+def test_what_a_fault_says_of_itself_is_judged_and_a_crash_has_found_out_nothing() -> None:
+    def crash() -> str:
+        raise ZeroDivisionError("a bug")
+
+    assert fault_judgements(3, BEFORE, BEFORE, Hit(wrong=lambda: "two built"))[1].verdict is Verdict.BROKEN
+    assert fault_judgements(3, BEFORE, BEFORE, Hit(wrong=crash))[1].verdict is Verdict.UNKNOWN
+    assert fault_judgements(3, BEFORE, None, None)[0].verdict is Verdict.UNKNOWN
+
+
+def test_each_fault_is_said_in_plain_words_under_a_name_of_its_own() -> None:
+    assert all(fault.name == name and fault.what and type(fault).__doc__ for name, fault in FAULTS.items())
+    assert len({fault.what for fault in FAULTS.values()}) == len(FAULTS)
+
+
+def test_damaged_records_are_drawn_by_the_seed_and_never_what_was_written() -> None:
+    whole = bytes(range(256))
+    for seed in range(20):
+        bad, cut = (how(whole, random.Random(seed)) for how in (damage.corrupted, damage.truncated))
+        assert (bad, cut) == tuple(how(whole, random.Random(seed)) for how in (damage.corrupted, damage.truncated))
+        assert len(bad) == len(whole)
+        assert bad != whole
+        assert len(cut) < len(whole)
+        assert whole.startswith(cut)
+    assert damage.corrupted(b"", random.Random(0)) == damage.truncated(b"", random.Random(0)) == b""
+
+
+def test_a_port_thief_answers_200_to_all_and_tells_what_he_heard() -> None:
+    heard: list[str] = []
+    thief = ports.Thief(free_port(), heard)
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", thief.server_address[1], timeout=10)
+        connection.request("POST", "/v1/chat/completions", body=b"{}")
+        assert connection.getresponse().status == 200
+        assert heard == ["POST /v1/chat/completions HTTP/1.1"]
+        connection.close()
+    finally:
+        thief.close()
+
+
+@pytest.mark.parametrize(
+    ("handed_down", "reason"), [(None, "not version 2"), ("cpu pids", "does not hand memory"), ("cpu memory", "")]
+)
+def test_an_oom_kill_is_only_done_where_control_groups_can_be_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handed_down: str | None, reason: str
+) -> None:
+    if handed_down is not None:
+        (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+        (tmp_path / "cgroup.procs").touch()
+        (tmp_path / "cgroup.subtree_control").write_text(f"{handed_down}\n")
+    monkeypatch.setattr(OutOfMemory, "beside", lambda _, server: tmp_path)
+    ground = Ground(Slot(tmp_path), tmp_path, BEFORE, random.Random(0), ExitStack())
+    assert reason in OutOfMemory().obstacle(ground)
+    assert bool(reason) == bool(OutOfMemory().obstacle(ground))
