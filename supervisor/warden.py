@@ -115,8 +115,12 @@ def kill_exact(pid: int, ticks: int, number: int) -> None:
 
 
 def receive(link: socket.socket) -> Any:
-    """(bytes, descriptors, …) of what a keeper wrote. At most one comes with each write."""
-    return socket.recv_fds(link, 65536, 1, socket.MSG_CMSG_CLOEXEC)
+    """(bytes, descriptors) of what a keeper wrote. At most one comes with each write, and it is not for those whom we start:
+    recv_fds takes flags and drops them (Python 3.11), so MSG_CMSG_CLOEXEC would do nothing."""
+    data, given, *_ = socket.recv_fds(link, 65536, 1)
+    for fd in given:
+        os.set_inheritable(fd, False)
+    return data, given
 
 
 def lock_patiently(fd: int) -> None:
@@ -318,7 +322,7 @@ class Warden:
         self.flush()
         if not mask & EVENT_READ:
             return
-        data, given, *_ = look(receive, self.link, (b"", ()))
+        data, given = look(receive, self.link, (b"", ()))
         for fd in given:  # the gateway's listener: kept, so that no client is refused while a keeper is replaced
             os.close(self.gateway) if self.gateway else None
             self.gateway = fd

@@ -421,6 +421,18 @@ def test_a_listener_outlives_the_keeper_that_made_it_and_the_next_one_gets_it() 
         assert listeners(rig.pid) == {held}
 
 
+def test_a_listener_that_was_given_to_it_goes_to_keepers_alone() -> None:
+    """Not to a group started from then on: who holds a listener and does not accept lets its clients wait for ever."""
+    code = f"if os.environ['QUEENRIGHT_GENERATION'].endswith('.1'):\n    exec({KEEPS!r})\n"
+    with Rig(program="import os\n" + code + KEEPER) as rig:
+        keeper = rig.keeper()
+        assert wait_until(lambda: listeners(rig.pid), within=PATIENCE_S)
+        pid = rig.spawn(keeper, "a", SLEEP)
+        started = Path(f"/proc/{pid}/cmdline")
+        assert wait_until(lambda: started.read_bytes().split(b"\0")[0] == SLEEP[0].encode(), within=PATIENCE_S)
+        assert listeners(pid) == set()
+
+
 def listeners(pid: int) -> set[str]:
     """Inodes of the TCP listeners that a process has open."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
