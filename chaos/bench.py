@@ -31,6 +31,7 @@ class BenchCommand:
         """Add this command's arguments."""
         from pathlib import Path
 
+        from chaos import bench_capacity
         from chaos.bench_cells import CELLS
         from chaos.bench_gateway import CELLS as GATEWAY_CELLS
         from chaos.bench_peers import CELLS as PEER_CELLS
@@ -38,9 +39,10 @@ class BenchCommand:
         parser.add_argument(
             "what",
             nargs="?",
-            choices=["peers", "gateway", "ledger"],
+            choices=["peers", "gateway", "ledger", "sweep", "quants"],
             help="`peers`: beside other supervisors, on the same dummy children; `gateway`: what the gateway adds; "
-            "`ledger`: the memory planner beside a real llama-server",
+            "`ledger`: the memory planner beside a real llama-server; `sweep`: 1 to 16 requests at once, each way; "
+            "`quants`: two files of a model at depth",
         )
         parser.add_argument("--only", metavar="CELL,...", help="measure these cells alone (default: all that can be)")
         parser.add_argument(
@@ -52,6 +54,7 @@ class BenchCommand:
         parser.add_argument(
             "--no-fill", action="store_true", help="of `ledger`: do not fill the contexts, which takes long"
         )
+        bench_capacity.configure(parser)
         parser.add_argument("--json", action="store_true", help="the result as data, every time taken included")
         width = max(map(len, CELLS))
         cells = "\n".join(f"  {name:{width}}  {cell.help}" for name, cell in CELLS.items())
@@ -59,7 +62,8 @@ class BenchCommand:
             f"cells:\n{cells}\n\n"
             f"cells of peers: {', '.join(PEER_CELLS)}\n"
             f"cells of gateway: {', '.join(GATEWAY_CELLS)}\n\n"
-            "example:\n  queenright bench --only version,status\n  queenright bench peers --only recovery\n\n"
+            "example:\n  queenright bench --only version,status\n  queenright bench peers --only recovery\n"
+            "  queenright bench sweep --streams 1-4,8\n  queenright bench quants a.Q4_K_M.gguf a.Q8_0.gguf --depth 0,2048\n\n"
             "Exit status 0 when all was measured, whether the goals were met or missed. All cells take some two minutes.\n"
             "Cells that need an engine are left out where there is no llama-server or model, unless asked for by name."
         )
@@ -73,6 +77,10 @@ class BenchCommand:
             return _peers(named, args)
         if args.what == "ledger":
             return _ledger(args)
+        if args.what in ("sweep", "quants"):
+            from chaos import bench_capacity
+
+            return bench_capacity.run(args)
         names = None if args.what is None else _gateway_names(named)
         cells = _chosen(named) if names is None else []
         where = report.machine()

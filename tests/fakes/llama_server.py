@@ -441,10 +441,16 @@ class Handler:
 
     def whole(self, text: str, usage: dict[str, int], *, chat: bool, native: bool) -> dict[str, object]:
         """A complete answer in the endpoint's shape."""
-        timings = {"predicted_n": usage["completion_tokens"], "prompt_n": usage["prompt_tokens"]}
+        timings: dict[str, float] = {"predicted_n": usage["completion_tokens"], "prompt_n": usage["prompt_tokens"]}
+        rate = self.fake.options.number("rate") or 1e6
+        times = {
+            "prompt_ms": 1000 * self.fake.options.number("think") + 1,
+            "predicted_ms": 1000 * usage["completion_tokens"] / rate + 1,
+        }
         if native:
             counts = {"tokens_predicted": timings["predicted_n"], "tokens_evaluated": timings["prompt_n"]}
-            return {"content": text, "stop": True, "stop_type": "eos", "model": self.named, "timings": timings} | counts
+            said = {"content": text, "stop": True, "stop_type": "eos", "model": self.named, "timings": timings | times}
+            return said | counts
         choice: dict[str, object] = {"index": 0, "finish_reason": "stop"}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         kind = "chat.completion" if chat else "text_completion"
@@ -454,7 +460,7 @@ class Handler:
             "model": self.named,
             "choices": [choice],
             "usage": usage,
-            "timings": timings,
+            "timings": timings | times,
         }
 
     def stream(self, tokens: list[str], usage: dict[str, int], *, chat: bool, native: bool) -> None:
