@@ -131,9 +131,10 @@ def _visit(config: Config, slot: Slot, role: str, depths: Sequence[int], prompt:
             if depth:
                 _completion(target, ids[:depth], 1)
             found[depth] = _timed(_completion(target, ids[: depth + prompt], tokens, keep=bool(depth)))
-        held = observer.memory(frozenset(observer.look(slot).servers.get(group, ())))
+        # Not PSS: that would be less for a file which somebody else has mapped, too.
+        held = sum(rig.memory_mebibytes(one.pid, "Rss") for one in observer.look(slot).servers.get(group, ()))
         after = gpu.look().total
-    return Visit(found, held, None if before is None or after is None else after - before)
+    return Visit(found, int(held * 2**20), None if before is None or after is None else after - before)
 
 
 def _ids(target: Target, count: int) -> list[int]:

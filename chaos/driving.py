@@ -22,7 +22,14 @@ class Driven:
     day is wrong."""
 
     def __init__(
-        self, config: Path, name: str, environment: dict[str, str] | None = None, *, jump: int | None = None
+        self,
+        config: Path,
+        name: str,
+        environment: dict[str, str] | None = None,
+        *,
+        jump: int | None = None,
+        script: Path | None = None,
+        words: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.said: list[dict[str, Any]] = []
@@ -30,7 +37,7 @@ class Driven:
         self._ended = False
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-P", str(FRONT_END), "--config", str(config), "--name", name),
+                *(sys.executable, "-P", str(script or FRONT_END), "--config", str(config), "--name", name, *words),
                 *(() if jump is None else ("--jump", str(jump))),
             ],
             stdin=subprocess.PIPE,

@@ -1,0 +1,138 @@
+"""Agents on one engine of fakes: green where all is well, and red for what is planted into a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from chaos.agents import claims, command, tasks
+from chaos.agents.run import Agents
+from chaos.agents.seen import MARK
+from chaos.soak.verdicts import Verdict
+from supervisor import resolving
+from supervisor.slot import Slot
+from tests.engine.kit import Launch
+from tests.engine.place import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.engine.kit import Kit
+
+pytestmark = pytest.mark.process
+
+SLOW = {"rate": 60}
+"""Tokens a second: so that agents are at work for long enough to be looked at."""
+
+
+def configure(place: Place, **knobs: object) -> None:
+    place.configure(
+        {"chat": (Launch("chat", knobs={**SLOW, **knobs}, sequences=4),), "embed": (Launch("embed", place.kit.embed),)}
+    )
+
+
+@pytest.fixture
+def working(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A place in which the run starts its agents; everything of it carries the test's mark."""
+    place = Place(kit)
+    configure(place)
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def agents_of(place: Place, **options: Any) -> Agents:
+    groups = resolving.resolve(resolving.load(place.config)).groups
+    configs = options.pop("configs", lambda crew, number: place.config)
+    return Agents(place.slot, place.home / "agents", groups, configs, **options)
+
+
+def broken(agents: Agents) -> dict[str, str]:
+    """What did not hold, and what was seen."""
+    return {one.invariant: one.seen for one in claims.judge(agents.run()) if one.verdict is not Verdict.HOLDS}
+
+
+@pytest.mark.long
+def test_four_agents_share_one_engine_and_leave_nothing(working: Place) -> None:
+    run = agents_of(working).run()
+    judged = claims.judge(run)
+    assert {one.invariant: one.seen for one in judged if one.verdict is not Verdict.HOLDS} == {}
+    assert len(run.four.working) >= claims.SAMPLES_LEAST
+    homes = {path.parent for path in (working.home / "agents" / "four").glob("*/home/index.json")}
+    assert len(homes) == 4  # each kept its index in a HOME of its own
+    assert len(working.spawns("chat")) == 2  # by the fake's own count: one for the baseline, one for all four
+    data = json.loads(json.dumps(command.as_data(run, judged, agents="scripted")))
+    assert data["verdict"] == "holds"
+    assert [one["how"] for one in data["together"]["agents"]].count("build") == 1
+    assert data["together"]["requests"]["chat"]["n"] == 4 * 7
+
+
+@pytest.mark.long
+def test_an_agent_with_an_engine_of_its_own_turns_the_run_red(working: Place) -> None:
+    other = Slot(working.home / "other")
+    agents = agents_of(working, count=2)
+    agents.environment = lambda crew, number: (
+        {"QUEENRIGHT_SLOT": str(other.path)} if (crew, number) == ("four", 1) else {}
+    )
+    found = broken(agents)
+    assert {"one built, the others bound", "one engine served"} <= set(found), found
+    assert "build, build" in found["one built, the others bound"]
+
+
+@pytest.mark.long
+def test_an_engine_that_shrinks_turns_the_run_red(working: Place) -> None:
+    """That one which grows does, too, is tested on what was seen (tests/chaos/test_agents_claims.py)."""
+    plain = working.config.read_text()
+    configure(working, ballast=100)
+    large = working.home / "large.toml"
+    large.write_text(working.config.read_text())
+    working.config.write_text(plain)
+    agents = agents_of(working, count=2, configs=lambda crew, _: large if crew == "baseline" else working.config)
+    assert set(broken(agents)) == {"memory is flat"}
+
+
+@pytest.mark.long
+def test_a_wrong_answer_and_a_process_that_stays_turn_the_run_red(working: Place) -> None:
+    """Two plants in one run: each has to be found by its own claim."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def forge(crew: str, projects: list[tasks.Project]) -> None:
+        if crew == "four":
+            (projects[1].root / tasks.ANSWER).write_text(projects[0].answer)
+
+    def stay(crew: str, mark: str) -> None:
+        if crew == "four":
+            words = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+            started.append(subprocess.Popen(words, stdin=subprocess.PIPE, env={**os.environ, MARK: mark}))
+
+    agents = agents_of(working, count=2)
+    agents.before_verifying, agents.after_leaving = forge, stay
+    try:
+        found = broken(agents)
+    finally:
+        for one in started:
+            one.communicate()
+    assert set(found) == {"tasks are verified", "nothing remained"}, found
+    assert "another project" in found["tasks are verified"]
+    assert f"pid {started[0].pid}" in found["nothing remained"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--opencode", "/no/opencode"], ["--count", "1"], ["--config", "/no/config.toml"]],
+    ids=lambda words: words[0],
+)
+def test_what_cannot_be_run_is_refused(place: Place, words: list[str]) -> None:
+    done = place.cli("agents", *words)
+    assert done.returncode not in (0, 1), done
+    assert not Path(place.home / "agents").exists()
+    place.assert_never_started()
