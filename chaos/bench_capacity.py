@@ -74,6 +74,10 @@ def _sweep(args: argparse.Namespace) -> int:
         return 0
     print(f"\n{said.table(found.levels)}\n\n{said.most(found.levels)}\n\nwhat each way costs, against direct:\n")
     print(report.plain(found.costs))
+    if len(found.costs[0].ours) < sweep.ROUNDS:
+        print(
+            f"\nwith fewer than {sweep.ROUNDS} rounds the interval does not cover 95 %: --pairs {sweep.ROUNDS} or more"
+        )
     print(f"\nnot covered: {said.NOT_COVERED}")
     return 0
 
