@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TOKENS: Final = 24
-PAUSE: Final = 0.02  # budget: between two passes of the index; without it a fast engine would do nothing else
+PAUSE: Final = 0.1  # budget: between two passes of the index; without it a fast engine would do nothing else
 HISTORY: Final = 4
 """Messages that a step takes along: a small context has room for no more."""
 RESULT: Final = 400

@@ -71,15 +71,17 @@ def work(agent: Agent, program: str, home: Path) -> None:
     file.write_text(json.dumps(configuration(_gateway(agent), "chat")), encoding="utf-8")
     environment = os.environ | {
         "OPENCODE_CONFIG": str(file),
+        "PWD": str(agent.project),  # it goes by this, and not by its working directory: it wrote into ours (1.18.33)
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
     }
     began = time.monotonic()
     log = home / "opencode.log"
+    words = [program, "run", "--auto", "--format", "json", "--model", "queenright/chat", "--dir", str(agent.project)]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [program, "run", "--auto", "--format", "json", "--model", "queenright/chat", tasks.TASK],
+            [*words, tasks.TASK],
             cwd=agent.project,
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -75,6 +75,7 @@ class Agents:
         finally:
             for one in self._driven:
                 one.kill()
+            seen.end_all(self._mark)  # what an agent started and had no time to end, or what was left and told of
             with suppress(QueenrightError):  # it went with its members, as it should
                 stopping.stop(self._slot, who="the end of the agents")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 EVERY: Final = 0.2  # budget: between two looks; one costs some 5 ms, and what lives shorter than this may go unseen
 GPU_EVERY: Final = 2.0  # budget: a look at NVML is a process
+END_LIMIT: Final = 10.0  # budget: from SIGKILL to gone; later only in uninterruptible sleep
 MARK: Final = "QUEENRIGHT_AGENTS"
 """Environment variable that every process of a run carries, and what those start: by it leftovers are found."""
 
@@ -169,12 +171,24 @@ def beside(slot: Slot) -> list[str]:
     return [str(one.path) for one in slot.private_slots() if locks.is_held(one.warden_lock) is not False]
 
 
+def of_the_run(mark: str) -> list[Identity]:
+    """Living processes of agents of this run, and what those have started."""
+    own = [one for one, value in identity.with_marker(MARK) if value == mark]
+    return [one for one in own if identity.liveness(one) is not identity.Liveness.DEAD]
+
+
+def end_all(mark: str) -> None:
+    """SIGKILL to each of them, until none is left; for END_LIMIT at the most."""
+    deadline = time.monotonic() + END_LIMIT
+    while (there := of_the_run(mark)) and time.monotonic() < deadline:
+        for one in there:
+            identity.signal_exact(one, signal.SIGKILL)
+        time.sleep(observer.POLL)
+
+
 def left(slot: Slot, mark: str) -> list[str]:
     """What is there of an engine in the slot, and of any process of the run."""
     found = [f"pid {one.pid} of the engine" for one in observer.look(slot).everything]
     found += [f"lock {name}" for name in observer.held_locks(slot)]
     found += [f"engine beside it in {path}" for path in beside(slot)]
-    own = [one for one, value in identity.with_marker(MARK) if value == mark]
-    return found + [
-        f"pid {one.pid} of the agents" for one in own if identity.liveness(one) is not identity.Liveness.DEAD
-    ]
+    return found + [f"pid {one.pid} of the agents" for one in of_the_run(mark)]

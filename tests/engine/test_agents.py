@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from chaos.agents import claims, command, tasks
+from chaos.agents import claims, command, opencode, tasks
 from chaos.agents.run import Agents
 from chaos.agents.seen import MARK
 from chaos.soak.verdicts import Verdict
@@ -19,6 +20,7 @@ from supervisor import resolving
 from supervisor.slot import Slot
 from tests.engine.kit import Launch
 from tests.engine.place import Place
+from tests.support import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,6 +126,47 @@ def test_a_wrong_answer_and_a_process_that_stays_turn_the_run_red(working: Place
     assert set(found) == {"tasks are verified", "nothing remained"}, found
     assert "another project" in found["tasks are verified"]
     assert f"pid {started[0].pid}" in found["nothing remained"]
+
+
+OPENCODE = opencode.find()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(
+    not OPENCODE, reason="no opencode: npm install --global opencode-ai, or QUEENRIGHT_OPENCODE=PROGRAM"
+)
+def test_real_coding_agents_do_their_tasks_through_the_gateway(working: Place) -> None:
+    """Four processes of opencode, on a fake whose model can do the task."""
+    server = working.home / "coder"
+    server.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {ROOT}/tests/fakes/coding_model.py "$@"\n')
+    server.chmod(0o755)
+    working.configure(
+        {"chat": (Launch("chat", sequences=4),), "embed": (Launch("embed", working.kit.embed),)},
+        gateway={"listen": "127.0.0.1:0"},
+        engine={"llama_server": str(server)},
+    )
+    assert broken(agents_of(working, opencode=OPENCODE)) == {}
+
+
+@pytest.mark.long
+def test_a_run_that_is_broken_off_leaves_no_process_of_an_agent(working: Place) -> None:
+    """Neither the agents nor what they have started, as the opencode of one that is killed."""
+    started: list[subprocess.Popen[bytes]] = []
+    agents = agents_of(working, count=2)
+
+    def told(words: str) -> None:
+        if words.startswith("came by"):
+            env = {**os.environ, MARK: agents._mark}
+            program = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+            started.append(subprocess.Popen(program, env=env))
+            raise KeyboardInterrupt
+
+    agents._tell = told
+    with pytest.raises(KeyboardInterrupt):
+        agents.run()
+    assert [one.wait(10) for one in started] == [-signal.SIGKILL]
+    working.assert_nothing_left()
 
 
 @pytest.mark.parametrize(
