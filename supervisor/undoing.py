@@ -11,8 +11,6 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-import trio
-
 from supervisor import budgets
 
 if TYPE_CHECKING:
@@ -59,6 +57,8 @@ async def finish(path: Path, complain: Callable[[str], None]) -> None:
     """Until it has succeeded, for as long as that takes; `complain` is told once, after UNDO_LIMIT."""
     if not os.path.lexists(path):  # noqa: ASYNC240 - a thread would take longer, and most groups never have one
         return
+    import trio  # who clears up after an engine (`undo`) needs none of it
+
     trouble = "what is left outside does not end"
     async with trio.open_nursery() as nursery:
 
