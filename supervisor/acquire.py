@@ -82,7 +82,7 @@ def _at_home(home: Slot, wanted: EngineSpec, program: str, own: Membership | Non
     same contract, though the first slot may be free by now."""
     if locks.is_held(home.warden_lock) is not True:
         return None
-    with locks.held(home.build_lock, timeout=budgets.BUILD_LOCK_WAIT):
+    with locks.acquire(home.build_lock, timeout=budgets.BUILD_LOCK_WAIT):
         view = View(home, wanted, own=own)
         decision = view.decide()
         if decision.rung is not Rung.BIND:
@@ -118,7 +118,7 @@ def _climb(view: View, program: str, say: Callable[[str], None]) -> tuple[Member
     deadline = time.monotonic() + budgets.HANDOFF_WAIT
     said = ""
     while True:
-        with locks.held(slot.build_lock, timeout=budgets.BUILD_LOCK_WAIT):
+        with locks.acquire(slot.build_lock, timeout=budgets.BUILD_LOCK_WAIT):
             decision = view.decide()
             if decision.rung not in UNDECIDED or decision.reason != said:
                 _note(slot, decision, program)

@@ -1,9 +1,10 @@
 """File locks: the kernel is the bookkeeper (docs/concepts.md, "Locks").
 
-Whether a lock is held says that its holder lives; what stands in a file never does. Taking goes through filelock with
-the settings that were found to be right (docs/adr/0002-locks.md): holds belong to objects, not to threads, and a
-filesystem without flock is an error, never a quiet change to another kind of lock. Looking is a raw flock: it costs
-0.03 % of a core for 100 looks at 100 locks a second, filelock's 0.93 % (measured).
+Whether a lock is held says that its holder lives; what stands in a file never does. A lock that is free is taken by a raw
+flock; one that is waited for through filelock, with the settings that were found to be right (docs/adr/0002-locks.md):
+holds belong to objects, not to threads, and a filesystem without flock is an error, never a quiet change to another kind
+of lock. Looking is a raw flock, too: it costs 0.03 % of a core for 100 looks at 100 locks a second, filelock's 0.93 %
+(measured).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import fcntl
 import math
 import os
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from supervisor import budgets, identity
@@ -37,7 +38,7 @@ class Hold:
 
     __slots__ = ("_lock", "_seen", "path")
 
-    def __init__(self, path: Path, lock: BaseFileLock, seen: list[int]) -> None:
+    def __init__(self, path: Path, lock: BaseFileLock | _Flock, seen: list[int]) -> None:
         self.path = path
         self._lock = lock
         self._seen = seen
@@ -115,6 +116,8 @@ def acquire(
     """
     _check_finite(timeout)
     deadline = time.monotonic() + timeout
+    if (hold := try_acquire(path)) is not None:
+        return hold
     lock, seen = _make(path)
     while True:
         left = max(0.0, deadline - time.monotonic())
@@ -125,7 +128,7 @@ def acquire(
 
 
 async def acquire_async(path: Path, *, timeout: float, poll: float = budgets.BUILD_LOCK_TRY) -> Hold:  # noqa: ASYNC109 - the wait's limit belongs in the error's text
-    """`acquire` for the trio thread: tried there (some 70 µs, measured), and waited for between the tries.
+    """`acquire` for the trio thread: tried there (some 20 µs), and waited for between the tries.
 
     Use: `with await acquire_async(path, timeout=...):`. Cancelling it never leaves the lock taken.
     """
@@ -133,14 +136,13 @@ async def acquire_async(path: Path, *, timeout: float, poll: float = budgets.BUI
 
     _check_finite(timeout)
     deadline = trio.current_time() + timeout
-    lock, seen = _make(path)
     await trio.lowlevel.checkpoint()
-    while not _take(lock, path, seen):
+    while (hold := try_acquire(path)) is None:
         left = deadline - trio.current_time()
         if left <= 0:
             raise _timeout(path, timeout)
         await trio.sleep(min(poll, left))
-    return Hold(path, lock, seen)
+    return hold
 
 
 def try_acquire(path: Path) -> Hold | None:
@@ -148,8 +150,57 @@ def try_acquire(path: Path) -> Hold | None:
 
     None may come from somebody's look (`is_held`) of some microseconds: try again before believing it.
     """
-    lock, seen = _make(path)
-    return Hold(path, lock, seen) if _take(lock, path, seen) else None
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, LOCK_MODE)
+    except FileNotFoundError:
+        raise _homeless(path) from None
+    except OSError as error:
+        raise _cannot(path, error) from error
+    lock = _Flock(descriptor)
+    try:
+        if lock.take() and _has_its_name(descriptor, path):
+            return Hold(path, lock, [descriptor])
+    except OSError as error:
+        lock.release()
+        raise _cannot(path, error) from error
+    lock.release()
+    return None
+
+
+class _Flock:
+    """A raw flock, held by this object until `release` or its end. As with filelock's, a forked child closes its copy of
+    the descriptor and has no part in the lock."""
+
+    __slots__ = ("_descriptor", "_pid", "is_taken")
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._pid, self.is_taken = descriptor, os.getpid(), False
+        _brief.add(descriptor)
+
+    @property
+    def is_locked(self) -> bool:
+        return self.is_taken and self._pid == os.getpid()
+
+    def take(self) -> bool:
+        """Whether it was free. Raises OSError."""
+        with suppress(BlockingIOError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.is_taken = True
+        return self.is_taken
+
+    def release(self, force: bool = True) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0 or self._pid != os.getpid():
+            return
+        _brief.discard(descriptor)
+        was, self.is_taken = self.is_taken, False
+        if was:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicitly: see is_held
+        os.close(descriptor)
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            self.release()
 
 
 @contextmanager
@@ -174,8 +225,7 @@ def held_briefly(path: Path, *, timeout: float) -> Iterator[bool]:
                 if time.monotonic() > deadline:
                     break
                 time.sleep(budgets.READY_POLL_FIRST)  # noqa: TID251 - polls a lock that has no event to wait for
-        # As `_take`: a lock on a file that no longer has its name is no lock.
-        yield held and os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+        yield held and _has_its_name(descriptor, path)
     finally:
         if os.getpid() == pid:
             _brief.discard(descriptor)
@@ -185,7 +235,7 @@ def held_briefly(path: Path, *, timeout: float) -> Iterator[bool]:
 
 
 _brief: set[int] = set()
-"""Descriptors of `held_briefly`. A forked child closes its copies, or it would hold what its dead parent held."""
+"""Descriptors of raw locks. A forked child closes its copies, or it would hold what its dead parent held."""
 
 
 def _after_fork_in_child() -> None:
@@ -195,20 +245,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-@contextmanager
-def held(path: Path, *, timeout: float) -> Iterator[None]:
-    """`acquire` for the length of a `with`: without filelock where the lock is free at once, which it mostly is, and which
-    takes a fifth of the time. Raises as `acquire`."""
-    with ExitStack() as stack:
-        taken = False
-        with suppress(OSError):  # which `acquire` has the words for
-            taken = stack.enter_context(held_briefly(path, timeout=0.0))
-        if not taken:
-            stack.close()
-            stack.enter_context(acquire(path, timeout=timeout))
-        yield
 
 
 def holders(path: Path) -> list[int]:
@@ -245,8 +281,7 @@ def _make(path: Path) -> tuple[BaseFileLock, list[int]]:
     from filelock import FileLock
 
     if not path.parent.is_dir():
-        # filelock would make the directory, and with whatever mode.
-        raise SlotError(f"{path.parent} is not there, so nothing in it can be locked", "prepare the slot first")
+        raise _homeless(path)  # filelock would make the directory, and with whatever mode
     seen: list[int] = []
     lock = FileLock(
         path, mode=LOCK_MODE, thread_local=False, fallback_to_soft=False, is_singleton=False, on_acquired=seen.append
@@ -259,38 +294,47 @@ def _take(
     path: Path,
     seen: list[int],
     *,
-    timeout: float | None = None,
-    poll: float = budgets.BUILD_LOCK_TRY,
-    cancelled: Callable[[], bool] | None = None,
+    timeout: float,
+    poll: float,
+    cancelled: Callable[[], bool] | None,
 ) -> bool:
-    """One acquisition, with a wait if `timeout` is given. False when the lock was not free, or is another file's."""
+    """One wait. False when the lock did not get free, or is another file's."""
     from filelock import Timeout
 
     try:
-        if timeout is None:
-            lock.acquire(blocking=False)
-        else:
-            lock.acquire(timeout=timeout, poll_interval=poll, cancel_check=cancelled)
+        lock.acquire(timeout=timeout, poll_interval=poll, cancel_check=cancelled)
     except Timeout:
         return False
     except OSError as error:
-        name = errno.errorcode.get(error.errno or 0, "?")
-        raise SlotError(
-            f"{path} cannot be locked: {error.strerror or error} ({name})",
-            "nothing was done without the lock; put the slot on a local, writable disk (QUEENRIGHT_SLOT)",
-        ) from error
+        raise _cannot(path, error) from error
     try:
-        # filelock leaves the file in place; whoever else deleted it has parted us from the next one to come
-        # (filelock#574), so a lock on a file that no longer has its name is no lock.
-        if os.path.samestat(os.fstat(seen[-1]), os.stat(path, follow_symlinks=False)):
+        if _has_its_name(seen[-1], path):
             return True
-    except FileNotFoundError:
-        pass
     except BaseException:
         lock.release(force=True)
         raise
     lock.release(force=True)
     return False
+
+
+def _has_its_name(descriptor: int, path: Path) -> bool:
+    """The file is left in place when a lock is let go. Whoever else deleted it has parted us from the next one to come
+    (filelock#574), so a lock on a file that no longer has its name is no lock."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    return False
+
+
+def _homeless(path: Path) -> SlotError:
+    return SlotError(f"{path.parent} is not there, so nothing in it can be locked", "prepare the slot first")
+
+
+def _cannot(path: Path, error: OSError) -> SlotError:
+    name = errno.errorcode.get(error.errno or 0, "?")
+    return SlotError(
+        f"{path} cannot be locked: {error.strerror or error} ({name})",
+        "nothing was done without the lock; put the slot on a local, writable disk (QUEENRIGHT_SLOT)",
+    )
 
 
 def _timeout(path: Path, timeout: float) -> LockTimeoutError:
