@@ -32,6 +32,7 @@ from supervisor import (
     portrait,
     records,
     service,
+    standby,
 )
 from supervisor._version import __version__
 from supervisor.console import Console
@@ -300,6 +301,8 @@ class Keeper:
 
 def main() -> int:
     """Exit status: 0 stopped, 1 an error that the warden will answer with another keeper."""
+    if sys.argv[1] == standby.WORD:
+        sys.argv[1:] = standby.wait(int(sys.argv[2]))
     listener = listening.inherited()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files(soft, hard), hard))

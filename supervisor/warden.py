@@ -239,7 +239,10 @@ class Warden:
                 fds |= {CONSOLE_FD: 2} if self.settings.get("console") else {}
                 fds |= {GATEWAY_FD: self.gateway} if self.gateway else {}
                 os.makedirs("logs", 0o700, exist_ok=True)
-                born = self.fork(self.settings["keeper"], env, "logs/keeper.log", fds, "/", self.on_keeper_death)
+                if waiting := self.settings.pop("standby", None):
+                    born = self.wake(waiting[0], waiting[1], fds)
+                else:
+                    born = self.fork(self.settings["keeper"], env, "logs/keeper.log", fds, "/", self.on_keeper_death)
         except OSError as error:
             self.drop_link()
             self.timers.enter(1, 0, self.start_keeper if os.path.exists(sys.argv[1]) else self.leave)
@@ -251,6 +254,16 @@ class Warden:
         self.do_list({})
         self.allowed = len(self.outbox) + MAX_BACKLOG  # the table itself may be larger than what may stay unread
         return self.record(None)
+
+    def wake(self, pid: int, line: int, fds: dict[int, int]) -> tuple[int, int, int]:
+        """As `fork`, of a keeper that waits already: a child of this process from before it became the warden. By that line
+        it gets its command line and its descriptors. Raises OSError where it is dead."""
+        with open("logs/keeper.log", "ab", buffering=0) as output, socket.socket(fileno=line) as to:
+            fds |= {1: output.fileno(), 2: output.fileno()}
+            socket.send_fds(to, [json.dumps([self.settings["keeper"], list(fds)]).encode()], list(fds.values()))
+        pidfd = os.pidfd_open(pid)
+        self.selector.register(pidfd, EVENT_READ, self.on_keeper_death)
+        return pid, pidfd, 0
 
     def record(self, due: float | None) -> None:
         """`warden.json`, for readers: what `hello` says, and when on the monotonic clock the next keeper is due. A disk

@@ -16,12 +16,14 @@ from supervisor import budgets, journal, units
 from supervisor.environment import SCRUBBED, clean
 from supervisor.errors import EngineStartError, OwnedElsewhereError
 from supervisor.service import NOTIFIES
+from supervisor.standby import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisor.service import Service
     from supervisor.slot import Slot
+    from supervisor.standby import Standby
     from supervisor.units import WayOut
 
 HERE = Path(__file__).resolve().parent
@@ -32,11 +34,16 @@ HELD = 3
 
 
 def command(
-    slot: Slot, *, console: bool = False, release_fd: int | None = None, service: Service | None = None
+    slot: Slot,
+    *,
+    console: bool = False,
+    release_fd: int | None = None,
+    service: Service | None = None,
+    waiting: Standby | None = None,
 ) -> list[str]:
     """The warden's command line. By absolute path and without the user's directory or site-packages (`-I -S`): `-m`
     would import whatever `supervisor/` lies in the working directory (tried). The keeper needs our packages: `-P`."""
-    keeper = [sys.executable, "-P", str(HERE / "keeper.py"), str(slot.path), *(["--console"] if console else [])]
+    keeper = [*PROGRAM, str(slot.path), *(["--console"] if console else [])]
     if service is not None and service.notify:
         keeper.append(f"{NOTIFIES}={service.watchdog_s:g}")
     settings: dict[str, Any] = {
@@ -56,6 +63,8 @@ def command(
         settings["notify"] = service.notify
     if service is not None and service.listener is not None:
         settings["gateway_fd"] = service.listener
+    if waiting is not None:
+        settings |= waiting.settings()
     return [sys.executable, "-I", "-S", str(HERE / "warden.py"), str(slot.path), json.dumps(settings)]
 
 

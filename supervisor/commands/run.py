@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from supervisor.contract import EngineSpec
     from supervisor.slot import Slot
+    from supervisor.standby import Standby
 
 
 class Run:
@@ -32,22 +33,30 @@ class Run:
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Check everything, then become the warden."""
-        from supervisor import resolving
-        from supervisor.contract import Lifetime
+        """Check everything, then become the warden. Meanwhile its keeper imports what it needs."""
+        from supervisor import standby
 
-        config = resolving.load(args.config)
-        spec = resolving.resolve(config, Lifetime.RUN)
-        slot = slot_for(args, config)
-        slot.prepare()
-        become_warden(slot, spec)
+        keeper = standby.begin()
+        try:
+            from supervisor import resolving
+            from supervisor.contract import Lifetime
+
+            config = resolving.load(args.config)
+            spec = resolving.resolve(config, Lifetime.RUN)
+            slot = slot_for(args, config)
+            slot.prepare()
+            become_warden(slot, spec, keeper)
+        except BaseException:
+            keeper.end()
+            raise
 
 
 COMMAND: Final = Run()
 
 
-def become_warden(slot: Slot, spec: EngineSpec) -> NoReturn:
-    """Take the empty slot and exec the warden, which lets go of build.lock once its control socket accepts.
+def become_warden(slot: Slot, spec: EngineSpec, keeper: Standby) -> NoReturn:
+    """Take the empty slot and exec the warden, which lets go of build.lock once its control socket accepts. `keeper` is
+    the one that waits for it.
 
     Raises OwnedElsewhereError when the slot is not empty, HeldError when somebody holds it, DoesNotFitError where there is
     no room for it, and as `acquire.take_empty`.
@@ -69,7 +78,8 @@ def become_warden(slot: Slot, spec: EngineSpec) -> NoReturn:
     acquire.write_contract(slot, spec)
     names = ", ".join(f"{group.name} ({', '.join(launch.role for launch in group.launches)})" for group in spec.groups)
     say(f"keeping {names} in {slot.path}; Ctrl-C stops it")
-    argv = wardens.command(slot, console=True, release_fd=hold.duplicate_inheritable(), service=given)
+    release_fd = hold.duplicate_inheritable()
+    argv = wardens.command(slot, console=True, release_fd=release_fd, service=given, waiting=keeper)
     os.execve(argv[0], argv, clean(os.environ))
 
 

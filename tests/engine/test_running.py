@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-from supervisor import budgets, identity
+from supervisor import budgets, identity, standby
 from supervisor.errors import ExitCode
 from tests.engine.fronts import PATIENCE
 from tests.engine.kit import Launch
@@ -58,6 +61,35 @@ def test_a_second_ctrl_c_stops_it_at_once(place: Place) -> None:
         assert time.monotonic() - began < grace, "it waited for the grace all the same"
         assert run.wait() == ExitCode.OK
         deaths.wait(within=3.0)
+
+
+def test_the_keeper_that_waited_for_its_slot_is_as_one_that_the_warden_forks(place: Place) -> None:
+    place.run()
+    family = place.family()
+    first = _circumstances(family.keeper.pid)
+    assert standby.WORD in Path(f"/proc/{family.keeper.pid}/cmdline").read_text().split("\0")
+    kill(family.keeper)
+    wait_until(lambda: (found := place.snapshot()["keeper"]) is not None and found["pid"] != family.keeper.pid)
+    after = place.family()
+    assert after.engine == family.engine
+    assert _circumstances(after.keeper.pid) == first
+    assert standby.WORD not in Path(f"/proc/{after.keeper.pid}/cmdline").read_text().split("\0")
+
+
+def _circumstances(pid: int) -> dict[str, object]:
+    """What a process got from whoever started it."""
+    here = Path(f"/proc/{pid}")
+    status = dict(line.split(":\t", 1) for line in (here / "status").read_text().splitlines() if ":\t" in line)
+    environment = (here / "environ").read_text().split("\0")
+    kept = ("Umask", "SigBlk", "SigCgt", "Groups", "NoNewPrivs")
+    return {
+        "directory": (here / "cwd").readlink(),
+        "files": [(here / "fd" / str(number)).readlink() for number in range(3)],
+        "leads its session": os.getsid(pid) == pid,
+        "environment": sorted(re.sub(r"(=keeper\.\d+)\.\d+$", r"\1", one) for one in environment),
+        "ignored": int(status["SigIgn"], 16) & 0x7FFFFFFF,  # glibc's posix_spawn leaves its own, 32 and 33, ignored
+        **{name: status[name] for name in kept},
+    }
 
 
 @pytest.mark.long

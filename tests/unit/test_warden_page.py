@@ -56,7 +56,7 @@ def test_the_page_names_every_event_with_its_fields_and_no_other() -> None:
 
 def test_the_page_names_every_setting_and_no_other() -> None:
     source = WARDEN.read_text(encoding="utf-8") + STUB.read_text(encoding="utf-8")
-    used = set(re.findall(r'settings(?:\.get\(|\[)"(\w+)"', source)) | {"sweep_limit", "stop_limit"}
+    used = set(re.findall(r'settings(?:\.get\(|\.pop\(|\[)"(\w+)"', source)) | {"sweep_limit", "stop_limit"}
     assert set(rows("Settings")) == used
 
 

@@ -36,9 +36,10 @@ def test_lines_of_code_are_counted_as_said() -> None:
     assert lines_of_code(source) == 4
 
 
-def test_the_warden_has_fewer_than_420_lines_of_code() -> None:
-    """docs/adr/0006: it was 400 before it held the gateway's listener."""
-    assert lines_of_code(WARDEN.read_text(encoding="utf-8")) < 420
+def test_the_warden_has_fewer_than_430_lines_of_code() -> None:
+    """It was 400 before it held the gateway's listener (docs/adr/0006), and 420 before it could take on a keeper that waits
+    (docs/adr/0001)."""
+    assert lines_of_code(WARDEN.read_text(encoding="utf-8")) < 430
 
 
 @pytest.mark.parametrize("path", [WARDEN, STUB], ids=lambda path: path.name)
