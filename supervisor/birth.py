@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -200,16 +201,23 @@ def mark_of(spec: GroupSpec) -> str:
 def _told(value: Any) -> Any:
     """As plain data, without what is as it is by default: a field that a later version adds changes no mark, so an upgraded
     keeper takes its groups up. And without what two equal specs may differ in."""
-    if attrs.has(type(value)):
-        told = {one.name: getattr(value, one.name) for one in attrs.fields(type(value)) if one.eq}
-        return {name: _told(one) for name, one in told.items() if one != _default(type(value), name)}
+    if (defaults := _defaults(type(value))) is not None:
+        told = ((name, getattr(value, name), default) for name, default in defaults)
+        return {name: _told(one) for name, one, default in told if one != default}
     if isinstance(value, Mapping):
         return {str(key): _told(one) for key, one in value.items()}
     return [_told(one) for one in value] if isinstance(value, tuple | list) else value
 
 
-def _default(kind: type, name: str) -> Any:
-    found: Any = attrs.fields_dict(kind)[name].default
+@cache
+def _defaults(kind: Any) -> tuple[tuple[str, Any], ...] | None:
+    """Name and default of each field that counts; None for what is no class of ours."""
+    if not attrs.has(kind):
+        return None
+    return tuple((one.name, _default(one.default)) for one in attrs.fields(kind) if one.eq)
+
+
+def _default(found: Any) -> Any:
     factory = getattr(found, "factory", None)
     return factory() if factory is not None else found
 

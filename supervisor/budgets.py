@@ -161,15 +161,16 @@ is silence too, and takes 0.5 s, or 4 s with a load of 9 on two cores (measured)
 KEEPER_LOOK: Final = 1.0
 """Between two looks at a silent keeper. One that slept through both, without a hundredth of a second of CPU, hangs; and a
 warden that is late by so much for a look did not run itself."""
-PUBLISH_PAUSE: Final = 0.03
+PUBLISH_PAUSE: Final = 0.1
 """From a group's change to its record on disk. The record is for those who look without asking, and describing a group
-takes 0.5 ms (measured): a rebuild, which is six changes in four milliseconds, must not pay it six times."""
+takes 0.5 ms (measured): a rebuild, which is six changes in four milliseconds, must not pay it six times, and of a hundred
+groups that start together most are up when it is over."""
 
 PUBLISH_RETRY: Final = 1.0
 """From a record that could not be written to the next try. A disk that was full has space again at a moment that nobody
 tells, and until then those who read the record see what is no more."""
 
-NARRATION_PAUSE: Final = 0.03
+NARRATION_PAUSE: Final = 0.1
 """From a group's change to its line on the console and in events.jsonl, which has the time of the change: saying it
 takes 0.3 ms (measured), and a rebuild has other things to do."""
 

@@ -188,7 +188,7 @@ def _read_limited(path: Path) -> bytes:
 
 
 def _replace(path: Path, data: bytes, *, durable: bool) -> None:
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+    temporary = f"{path.parent}/.{path.name}.{os.urandom(6).hex()}.tmp"
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:

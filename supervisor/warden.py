@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROW = ("gen", "group", "pid", "ticks", "state", "code", "status", "since_ns", "note")
 PROTOCOL, MARKER, LINK_FD, CONTROL_FD, GATEWAY_FD, CONSOLE_FD, LOCK_FD = 1, "QUEENRIGHT_GENERATION", 3, 4, 5, 6, 3
-MAX_LINE, MAX_BACKLOG, MAX_NOTE = 1 << 20, 4 << 20, 64 << 10
+MAX_LINE, MAX_BACKLOG, MAX_NOTE = 1 << 20, 4 << 20, 512 << 10
 # From prctl(2), and __WALL of wait(2): also a child that was cloned to be ours without telling us of its death.
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, WALL = 1, 36, 0x40000000
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -366,7 +366,7 @@ class Warden:
     def do_note(self, message: dict[str, Any]) -> None:
         """`note`: remember a value that is never looked into."""
         if len(json.dumps(message["value"])) > MAX_NOTE:
-            raise ValueError("a note is at most 64 KiB")
+            raise ValueError("a note is at most 512 KiB")
         place = vars(self.generations[message["gen"]]) if "gen" in message else self.notes
         place["note" if "gen" in message else message["key"]] = message["value"]
 

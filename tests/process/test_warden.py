@@ -337,7 +337,7 @@ def test_notes_are_kept_as_they_are_and_null_deletes(rig: Rig) -> None:
     keeper.tell("note", key="other", value=1)
     keeper.tell("note", key="other", value=None)
     keeper.tell("note", gen="a", value={"y": 2})
-    assert keeper.ask("note", key="big", value="x" * 65536)["why"] == "ValueError: a note is at most 64 KiB"
+    assert keeper.ask("note", key="big", value="x" * (512 << 10))["why"] == "ValueError: a note is at most 512 KiB"
     assert keeper.ask("list")["notes"] == {"intent": {"stop": "now"}}
     keeper.say("!exit 0")
     assert rig.keeper().rows["a"]["note"] == {"y": 2}
