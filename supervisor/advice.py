@@ -22,6 +22,7 @@ FORGOTTEN: Final = 86400.0
 NEXT: Final[Mapping[str, str]] = {
     "failed": "`queenright logs {name} --start` says why; mend it, then `queenright retry {name}`",
     "held": "`queenright release` lets it run again",
+    "payload": "see its source and the disk; `queenright payload fetch` tries it by hand, and the group does so by itself",
     "failing": "`queenright logs keeper` has its last words; the engine serves on, and a keeper is tried every 30 s",
     "restarting": "nothing: the next keeper takes the engine up as it is",
     "silent": "nothing: a keeper that stays silent is replaced; `queenright stop` works all the same",
@@ -78,6 +79,8 @@ def _of_group(group: Mapping[str, Any], now: float) -> Iterator[Trouble]:
     name = group["name"]
     if group["state"] == "failed":
         yield Trouble("failed", name, "it was given up, and is not tried again by itself")
+    if (group.get("fetching") or {}).get("trouble"):
+        yield Trouble("payload", name, group["reason"])
     if "cannot be killed" in (group["reason"] or ""):
         yield Trouble("unkillable", name, group["reason"])
     if unwritten := group.get("unwritten"):

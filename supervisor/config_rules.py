@@ -206,6 +206,7 @@ _ORIGIN: Final = _test(
         isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[!-.0-~]{1,253}", value) is not None
     ),
 )
+_FILE: Final = _test("the name of a file in the manifest", lambda value: _is_text(value) and value.strip() != "")
 _ARGUMENT: Final = _test("a string without NUL", _is_text)
 
 
@@ -311,6 +312,7 @@ def rules_of(base: Path, each: Callable[[Callable[[Any, Any], Any], Any], list[A
             ),
             "queue_limit": _integer(0, QUEUE_MOST, "requests that wait"),
             "plan": _BOOLEAN,
+            "payload": Rule("an array of names", names(_FILE)),
         },
         LaunchConfig: {
             "role": NAME,

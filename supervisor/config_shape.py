@@ -75,6 +75,8 @@ class GroupConfig:
     stall_limit_s: float = budgets.STALL_LIMIT
     plan: bool = True
     """Whether it is planned before it is started, and refused where it does not fit."""
+    payload: tuple[str, ...] = ()
+    """Names of files in the manifest that are fetched before a start, where they are missing or other ones."""
     folder: Path = field(default=Path("/"), eq=False)
 
 

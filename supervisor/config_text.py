@@ -99,6 +99,9 @@ TEMPLATE: Final = """\
 # false: start it as it is written here, without a plan of its memory. Nothing is refused then, and nothing promised to it.
 # plan = true
 
+# Files of queenright.payload.toml that the group reads: those that are missing or stale are fetched before it starts.
+# payload = []
+
 # Environment variables for this group's processes, beside the few they always get.
 # environment = { CUDA_VISIBLE_DEVICES = "0" }
 

@@ -31,6 +31,7 @@ class State(StrEnum):
     """What a group, or a whole slot, is doing. The words of `status`."""
 
     DOWN = "down"
+    FETCHING = "fetching"
     STARTING = "starting"
     RUNNING = "running"
     DEGRADED = "degraded"
@@ -106,11 +107,15 @@ class GroupSpec:
     """Where clients go, where that is no port of ours: a server that somebody else runs."""
     key_file: str = ""
     """Of the key that such a server wants, absolute; "" for none."""
+    payload: tuple[str, ...] = ()
+    """Names of the files in `manifest` that must be there, and be what it says, before it is started."""
+    manifest: str = ""
+    """Absolute path of the file that says what they are and where they come from; read at each start."""
 
     @property
     def essence(self) -> GroupSpec:
-        """What a generation is started as: without what only bounds waiting."""
-        return evolve(self, grace_s=0.0, start_limit_s=0.0, queue_limit=0)
+        """What a generation is started as: without what only bounds waiting, or is over with the start."""
+        return evolve(self, grace_s=0.0, start_limit_s=0.0, queue_limit=0, payload=(), manifest="")
 
     @property
     def is_open(self) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from supervisor.life import Life
     from supervisor.nursing import Nurse
     from supervisor.planning import Ledger
+    from supervisor.preparing import Fetch
     from supervisor.probing import Prober
 
 
@@ -30,6 +31,7 @@ class View(Protocol):
     log_tail: list[str]
     nurse: Nurse | None
     ledger: Ledger
+    fetch: Fetch
 
     @property
     def unwritten(self) -> str: ...
@@ -54,6 +56,7 @@ def describe(group: View) -> dict[str, Any]:
         "draining": group.is_draining,
         "reason": _reason(group, life),
         "since": group.since,
+        "fetching": group.fetch.describe(),
         "generation": life.birth.generation if life else None,
         "url": life.birth.url if life else None,
         "proxy": proxy,

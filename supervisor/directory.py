@@ -127,17 +127,18 @@ class Directory:
 
     async def _wait(self, world: _World, group: str, unlike: str | None, deadline: float) -> Endpoint:
         """Ask the keeper, and wait until the group serves. A keeper that is being replaced is asked again."""
-        asking = _Asking(self, world, deadline)
+        asking, why = _Asking(self, world, deadline), ""
         while True:
             # From before the question, for what is written meanwhile is news.
             stamp = self._record_stamp(group)
             snapshot = await asking.next(group)
             if snapshot is None:
-                raise self._late(f"group {group} did not come up in time", group)
+                raise self._late(f"group {group} did not come up in time{why}", group)
             facts = next((facts for facts in snapshot["groups"] if facts["name"] == group), None)
             if facts is None:
                 continue
             self._states[group] = State(facts["state"])
+            why = f": it is {facts['state']}" + (f", {facts['reason']}" if facts["reason"] else "")
             if facts["state"] == State.FAILED:
                 raise FailedForGoodError(
                     f"group {group} failed: {facts['reason']}",

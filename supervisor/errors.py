@@ -128,6 +128,14 @@ class PayloadError(QueenrightError):
     """A file that an engine needs could not be brought, checked or put aside. What was in place before still is."""
 
 
+class DiskFullError(PayloadError):
+    """There is no room for a file. What arrived of it is kept, and gone on with once there is."""
+
+
+class WrongPayloadError(PayloadError):
+    """A file that cannot be had as it is named: its source has another one, or none is named. Trying again is of no use."""
+
+
 class EngineStartError(QueenrightError):
     """The engine did not start within its budget; the reason is the group's own last words."""
 

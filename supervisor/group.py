@@ -30,6 +30,7 @@ from supervisor.inquest import Finding, Past
 from supervisor.lifecycle import Action, Event
 from supervisor.nursing import Nurse
 from supervisor.planning import Ledger
+from supervisor.preparing import Fetch
 from supervisor.publishing import Publisher
 from supervisor.work import Work
 
@@ -70,6 +71,7 @@ class Group:
         self.retired = trio.Event()
         """Set once it has stopped for good."""
         self.ledger = Ledger(slot.path, spec.name)
+        self.fetch = Fetch(lambda event, reason: self.post(event, reason=reason), changed)
         self._blame = ""
         self._evidence = Evidence(endings.STILLBORN)
         self._last_ports: dict[str, int] = {}
@@ -166,7 +168,7 @@ class Group:
                     self.log_tail = endings.last_words(self.life) or self.log_tail
                     self.swept = self.life.swept if was is State.STOPPING else 0
                 self._evidence = endings.of_group(self.life, self.log_tail, self._blame)
-            case Event.RELEASE:
+            case Event.RELEASE | Event.FETCHED if self.state is not State.STOPPING:
                 self.reason = ""
             case Event.WANTED | Event.STOP if was is State.FAILED:
                 self.past = self.past.forgiven()
@@ -293,6 +295,7 @@ class Group:
 
     def _stop(self) -> None:
         self.ledger.leaves()
+        self.fetch.stop()
         if self.life is not None:
             if not self.life.exited.is_set():  # else it is being swept, and its end is on its way
                 self._work.start(self._end, self.life)
@@ -354,7 +357,17 @@ class Group:
         await nurse.load(self.spec, nurse.life.lost_roles())
 
     async def _give_birth(self) -> None:
-        """What fails here counts as a death."""
+        """What fails here counts as a death; that a file cannot be had, does not."""
+        try:
+            there = await self.fetch.run(self.spec, self.kind)
+        except QueenrightError as error:
+            self._in_birth = self.state is State.STOPPING
+            step = f": {error.next_step}" if error.next_step else ""
+            self.post(Event.GONE if self._in_birth else Event.GIVEN_UP, reason=f"{error.what}{step}")
+            return
+        if not there:
+            self.post(Event.GONE)
+            return
         try:
             draft = await birth.prepare(
                 self.spec, self.kind, self.slot, self._last_ports, self.procs.hello.pid, self.ledger

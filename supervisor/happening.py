@@ -29,12 +29,14 @@ class Happening(NamedTuple):
         one that the group has now, "" for none, and whether its leader has `exited`."""
         if self.generation and self.generation != generation:
             return True
-        return self.event in OF_THE_LIVING and (exited or state is State.STOPPING or state in AT_REST)
+        none_lives = state in (State.STOPPING, State.FETCHING) or state in AT_REST
+        return self.event in OF_THE_LIVING and (exited or none_lives)
 
     def gives_reason(self, was: State, now: State) -> bool:
         """Whether its reason is the group's from now on: what comes after a stop does not hide who asked for it."""
         given_up = self.event is Event.GIVEN_UP and now is State.FAILED
-        return self.event in GIVES_REASON or given_up or self._begins_stop(was, now)
+        lacking = self.event is Event.LACKING and now is State.FETCHING
+        return self.event in GIVES_REASON or given_up or lacking or self._begins_stop(was, now)
 
     def ends_attempt(self, was: State, now: State) -> bool:
         """Whether the group's attempt to be up, or to stay up, is over with it."""

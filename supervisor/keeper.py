@@ -143,6 +143,7 @@ class Keeper:
             names = groups if name is None else groups.keys() & {name}  # to look at all of them costs their square
             for each in names:
                 self.recoveries.see(each, groups[each].state, time.monotonic())
+                self._narrator.see_fetch(each, groups[each].fetch.describe())
             self._narrator.see((each, groups[each].state, groups[each].reason) for each in names)
 
     def _note_end(self, facts: dict[str, Any]) -> None:

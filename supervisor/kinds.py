@@ -169,6 +169,31 @@ class Kind(Protocol):
 
 
 @frozen
+class Preparation:
+    """How far one step of a preparation is: `what` in words (`chat.gguf from https://...`), `done` of `total` bytes."""
+
+    what: str
+    done: int
+    total: int
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """A kind that brings the files of `GroupSpec.payload` before a group is started."""
+
+    def lacks(self, spec: GroupSpec) -> bool:
+        """Whether one of them is missing or known to be another one. Quick: it hashes nothing. Raises QueenrightError."""
+
+    async def prepare(self, spec: GroupSpec, report: Callable[[Preparation], None]) -> None:
+        """Bring what is lacking, and `report` how far that is; where nothing is, return without a report. Asked before each
+        start. Cancelled when the group is to stop: it ends at once, and what arrived is there for the next time.
+
+        Raises ConfigError or WrongPayloadError for what will not come right by being tried again, and another
+        QueenrightError for what may.
+        """
+
+
+@frozen
 class Forecast:
     """What a kind says of the memory that one launch takes: `lines` for people, `data` for programs."""
 

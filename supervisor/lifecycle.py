@@ -18,6 +18,10 @@ class Event(StrEnum):
 
     WANTED = "wanted"
     """Somebody wants it up: the first start, or a retry after it was given up."""
+    LACKING = "lacking"
+    """A file that it is started with is not there, or is another one, and is being fetched."""
+    FETCHED = "fetched"
+    """All of them are there."""
     READY = "ready"
     """Its proxy is ours and every server it should have answers."""
     SERVER_LOST = "server lost"
@@ -35,7 +39,7 @@ class Event(StrEnum):
     AGAIN = "again"
     """The restart policy's delay is over."""
     GIVEN_UP = "given up"
-    """The restart policy says no."""
+    """The restart policy says no, or what it is started with cannot be had."""
     STOP = "stop"
     """It is to stop."""
     HOLD = "hold"
@@ -80,6 +84,8 @@ def _stay(state: State) -> Step:
 TABLE: Final[dict[State, dict[Event, Step | None]]] = {
     State.DOWN: {
         _E.WANTED: Step(_S.STARTING, (_A.SPAWN,)),
+        _E.LACKING: IMPOSSIBLE,
+        _E.FETCHED: IMPOSSIBLE,
         _E.READY: IMPOSSIBLE,
         _E.SERVER_LOST: IMPOSSIBLE,
         _E.NOT_READY: IMPOSSIBLE,
@@ -93,8 +99,27 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
         _E.HOLD: Step(_S.HELD),
         _E.RELEASE: _stay(_S.DOWN),
     },
+    State.FETCHING: {
+        _E.WANTED: _stay(_S.FETCHING),
+        _E.LACKING: _stay(_S.FETCHING),  # the next file, or why it does not come
+        _E.FETCHED: Step(_S.STARTING),  # the birth that it is a part of goes on
+        _E.READY: IMPOSSIBLE,
+        _E.SERVER_LOST: IMPOSSIBLE,
+        _E.NOT_READY: IMPOSSIBLE,
+        _E.UNHEALTHY: IMPOSSIBLE,
+        _E.EXITED: IMPOSSIBLE,
+        _E.GONE: IMPOSSIBLE,
+        _E.UNKILLABLE: IMPOSSIBLE,
+        _E.AGAIN: IMPOSSIBLE,
+        _E.GIVEN_UP: Step(_S.FAILED),  # what is named cannot be had, however often it is asked for
+        _E.STOP: Step(_S.STOPPING, (_A.STOP,)),
+        _E.HOLD: IMPOSSIBLE,
+        _E.RELEASE: _stay(_S.FETCHING),
+    },
     State.STARTING: {
         _E.WANTED: _stay(_S.STARTING),
+        _E.LACKING: Step(_S.FETCHING),
+        _E.FETCHED: IMPOSSIBLE,
         _E.READY: Step(_S.RUNNING),
         _E.SERVER_LOST: _stay(_S.STARTING),  # still loading: the wait for READY tells how it ends
         _E.NOT_READY: Step(_S.STARTING, (_A.KILL,)),
@@ -110,6 +135,8 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
     },
     State.RUNNING: {
         _E.WANTED: _stay(_S.RUNNING),
+        _E.LACKING: IMPOSSIBLE,
+        _E.FETCHED: IMPOSSIBLE,
         _E.READY: _stay(_S.RUNNING),
         _E.SERVER_LOST: Step(_S.DEGRADED, (_A.WARM,)),
         _E.NOT_READY: Step(_S.REBUILDING, (_A.KILL,)),  # taken up as running, and it does not answer
@@ -125,6 +152,8 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
     },
     State.DEGRADED: {
         _E.WANTED: _stay(_S.DEGRADED),
+        _E.LACKING: IMPOSSIBLE,
+        _E.FETCHED: IMPOSSIBLE,
         _E.READY: Step(_S.RUNNING),
         _E.SERVER_LOST: _stay(_S.DEGRADED),
         _E.NOT_READY: Step(_S.REBUILDING, (_A.KILL,)),
@@ -140,6 +169,8 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
     },
     State.REBUILDING: {
         _E.WANTED: _stay(_S.REBUILDING),
+        _E.LACKING: Step(_S.FETCHING),
+        _E.FETCHED: IMPOSSIBLE,
         _E.READY: Step(_S.RUNNING),
         _E.SERVER_LOST: _stay(_S.REBUILDING),
         _E.NOT_READY: Step(_S.REBUILDING, (_A.KILL,)),
@@ -155,6 +186,8 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
     },
     State.STOPPING: {
         _E.WANTED: _stay(_S.STOPPING),
+        _E.LACKING: _stay(_S.STOPPING),
+        _E.FETCHED: _stay(_S.STOPPING),
         _E.READY: _stay(_S.STOPPING),  # it was about to be ready when the stop came
         _E.SERVER_LOST: _stay(_S.STOPPING),
         _E.NOT_READY: _stay(_S.STOPPING),
@@ -170,6 +203,8 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
     },
     State.HELD: {
         _E.WANTED: _stay(_S.HELD),
+        _E.LACKING: IMPOSSIBLE,
+        _E.FETCHED: IMPOSSIBLE,
         _E.READY: IMPOSSIBLE,
         _E.SERVER_LOST: IMPOSSIBLE,
         _E.NOT_READY: IMPOSSIBLE,
@@ -185,6 +220,8 @@ TABLE: Final[dict[State, dict[Event, Step | None]]] = {
     },
     State.FAILED: {
         _E.WANTED: Step(_S.STARTING, (_A.SPAWN,)),
+        _E.LACKING: IMPOSSIBLE,
+        _E.FETCHED: IMPOSSIBLE,
         _E.READY: IMPOSSIBLE,
         _E.SERVER_LOST: IMPOSSIBLE,
         _E.NOT_READY: IMPOSSIBLE,
@@ -222,7 +259,7 @@ def step(state: State, event: Event) -> Step:
 def worst(states: list[State]) -> State:
     """One word for a slot out of its groups' states: the one an operator would want to hear first."""
     order = (
-        State.FAILED, State.STOPPING, State.REBUILDING, State.DEGRADED, State.STARTING, State.HELD, State.DOWN,
-        State.RUNNING,
+        State.FAILED, State.STOPPING, State.REBUILDING, State.DEGRADED, State.FETCHING, State.STARTING, State.HELD,
+        State.DOWN, State.RUNNING,
     )  # fmt: skip
     return min(states, key=order.index, default=State.DOWN)

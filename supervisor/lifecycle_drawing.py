@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MEANING: Final[dict[State, str]] = {
     State.DOWN: "nothing runs, and nobody wants it to",
+    State.FETCHING: "what it is started with is being fetched: files of its payload are missing, or other ones",
     State.STARTING: "on its way to its first readiness: being spawned, loading, or waiting for another try",
     State.RUNNING: "its proxy is ours and every server answered",
     State.DEGRADED: "the proxy serves, but a server died and is loaded again",

@@ -9,6 +9,7 @@ import trio
 
 from supervisor import budgets, journal
 from supervisor.contract import State
+from supervisor.wording import progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +27,7 @@ class Narrator:
     def __init__(self, slot: Slot, console: Console) -> None:
         self._slot, self._console = slot, console
         self._seen: dict[str, tuple[State, str]] = {}
+        self._tenths: dict[str, tuple[str, int]] = {}
         self._untold: list[tuple[float, str, dict[str, Any]]] = []
         """When, what, and the facts, in the order in which it happened."""
         self._news = trio.Event()
@@ -36,6 +38,17 @@ class Narrator:
             if self._seen.get(name, DOWN) != (state, reason):
                 self._seen[name] = (state, reason)
                 self._note("state", {"group": name, "state": state.value, "reason": reason})
+
+    def see_fetch(self, name: str, fetching: dict[str, Any] | None) -> None:
+        """How far a group's fetch is: a line for each tenth of a file, and none for its beginning."""
+        if not (fetching and fetching["of"]):
+            self._tenths.pop(name, None)
+            return
+        now = (fetching["what"], 10 * fetching["bytes"] // fetching["of"])
+        was = self._tenths.get(name)
+        self._tenths[name] = now
+        if was is not None and was[0] == now[0] and now[1] > was[1]:
+            self._note("fetch", {"group": name, "step": now[0], "bytes": fetching["bytes"], "of": fetching["of"]})
 
     def note_end(self, facts: dict[str, Any]) -> None:
         """A death in a group, for the journal (`endings.facts`)."""
@@ -58,6 +71,8 @@ class Narrator:
             if what == "state":
                 reason = f": {facts['reason']}" if facts["reason"] else ""
                 self._console.say(f"{facts['group']}: {facts['state']}{reason}")
+            elif what == "fetch":
+                self._console.say(f"{facts['group']}: {facts['step']}: {progress(facts['bytes'], facts['of'])}")
             journal.note(self._slot, what, at=at, **facts)
         self._untold.clear()
         self._news = trio.Event()

@@ -87,6 +87,8 @@ def status(state: str, reason: str, groups: Sequence[Mapping[str, Any]], gateway
 
 
 def _group(group: Mapping[str, Any]) -> str:
+    if (fetching := group.get("fetching")) and fetching["of"]:
+        return f"{group['name']} {group['state']} ({100 * fetching['bytes'] // fetching['of']} % of a file)"
     told = [server.get("loading") for server in group.get("servers", [])]
     parts = [(one["bytes"], one["of"]) for one in told if one and one.get("of")]
     if group["state"] == "running" or not parts:

@@ -20,7 +20,7 @@ from supervisor.devices import promises
 from supervisor.devices.promises import HOST, Grant, Reservation
 from supervisor.devices.shape import Figure, How
 from supervisor.errors import DoesNotFitError, EngineStartError, LockTimeoutError, SlotError
-from supervisor.kinds import Planned, Planning
+from supervisor.kinds import Planned, Planning, Preparing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -305,6 +305,8 @@ def _refuse(spec: EngineSpec, find_kind: Callable[[str], Kind]) -> None:
         return
     for group in () if seen.incomplete else spec.groups:
         kind = find_kind(group.kind)
+        if group.payload and isinstance(kind, Preparing) and kind.lacks(group):
+            continue  # what it takes is in a file that is still to come
         if isinstance(kind, Planning) and group.is_planned:
             taken = kind.plan(group, granted(seen, live)).grants
             grants = tuple(Grant(device, size) for device, size in taken.items())

@@ -61,6 +61,8 @@ def resolve_group(config: Config, group: GroupConfig) -> GroupSpec:
         kind = kinds.find(group.kind)
     except ConfigError as error:
         raise ConfigError(f"{place}.kind: {error.what}", error.next_step) from error
+    if group.payload and not isinstance(kind, kinds.Preparing):
+        raise ConfigError(f"{place}.payload: expected none: the kind {group.kind} fetches nothing", "remove the key")
     try:
         return kind.resolve(group, config.engine)
     except ConfigError as error:

@@ -111,13 +111,18 @@ def decide(history: History, *, ended: Exit, why: str, now: float, policy: Resta
         return _no(f"given up after {history.doomed} starts that never became ready; the last: {why}")
     if history.port_conflicts >= policy.port_tries and not history.ever_ready:
         return _no(f"given up after {history.port_conflicts} starts whose ports other programs took; the last: {why}")
-    delay = policy.delays[min(history.failures, len(policy.delays)) - 1] * (1 + policy.jitter * history.chance)
+    delay = pause(history.failures, history.chance, policy)
     if (ended.code, ended.status) in TERMINATED:
         delay = max(delay, policy.term_pause)
     if len(history.recent(now + delay, policy)) >= policy.intensity:
         restarts = f"{policy.intensity} restarts within {policy.period / 60:g} minutes"
         return _no(f"given up after {restarts}; the last end: {why}")
     return Verdict(True, delay, f"{why}; restart {history.failures} in a row {when(delay)}")
+
+
+def pause(failures: int, chance: float, policy: RestartPolicy = POLICY) -> float:
+    """Seconds before the next try after so many `failures` in a row, 1 or more."""
+    return policy.delays[min(failures, len(policy.delays)) - 1] * (1 + policy.jitter * chance)
 
 
 def when(delay: float) -> str:

@@ -96,6 +96,8 @@ def _group(group: Mapping[str, Any], now: float) -> Iterator[Line]:
     restarts = "".join(f", {times} {what}{'s' if times > 1 else ''}" for times, what in counts if times)
     since = f" for {ago(group['since'], now)}" if group.get("since") else ""
     yield Line(f"{group['name']:9} {group['state']}{since}{reason}{restarts}", mood_of(group["state"]))
+    if (fetching := group.get("fetching")) and fetching["of"]:
+        yield Line(f"          {fetching['what']}:{_loading(fetching, now)}")
     if proxy := group["proxy"]:
         yield Line(f"          proxy  pid {proxy['pid']}, port {proxy['port']}{_health(proxy)}")
     queues = group.get("queue") or {}
@@ -149,7 +151,9 @@ def _facts(snapshot: Mapping[str, Any]) -> dict[str, str]:
     found = {"engine:": f"{snapshot['state']}{reason}"}
     for group in snapshot["groups"]:
         reason = f": {group['reason']}" if group["reason"] else ""
-        found[f"group {group['name']}:"] = f"{group['state']}{reason}"
+        fetching = group.get("fetching") or {}
+        how_far = f" {100 * fetching['bytes'] // fetching['of']} %" if fetching.get("of") else ""
+        found[f"group {group['name']}:"] = f"{group['state']}{how_far}{reason}"
         for server in group["servers"]:
             loading = server.get("loading")
             how_far = f" {progress(loading['bytes'], loading['of'])}" if loading else ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from supervisor.wording import progress
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -46,6 +48,7 @@ def _names(event: Event) -> str:
 WORDS: Final[Mapping[str, Callable[[Event], str]]] = {
     "state": _state,
     "ended": _ended,
+    "fetch": lambda event: f"{event['group']}: {event['step']}: {progress(event['bytes'], event['of'])}",
     "stopped": _stopped,
     "ladder": _ladder,
     "warden's unit": _unit,

@@ -19,9 +19,10 @@ from supervisor.kinds import PROXY, Activity, Answer, Birth, Command, Report, Se
 from workers import container_run
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from supervisor.config_shape import EngineConfig, GroupConfig
+    from supervisor.kinds import Preparation
 
 PORT, KEY_FILE, ROLE, CONTAINER = "{port}", "{key_file}", "{role}", "{container}"
 """What is replaced in the words of `argv` and `stop`. Other braces are the program's own, and stay."""
@@ -47,7 +48,10 @@ class CommandKind:
         problems = list(_problems(group))
         if problems:
             raise ConfigError("; ".join(problems), "docs/reference/configuration.md has an example")
+        from workers.payload import named
+
         options, launch = group.options, group.launches[0]
+        payload = named.of(group)
         contained = container_run.is_run(options["argv"])
         program = _program(options["argv"][0], group.folder)
         argv = [str(program), *options["argv"][1:], *launch.arguments]
@@ -60,7 +64,7 @@ class CommandKind:
         return GroupSpec(
             name=group.name,
             kind=self.name,
-            launches=launches_of(group),
+            launches=launches_of(group, payload.files),
             pin=f"command={pin}",
             options={
                 "argv": json.dumps(argv),
@@ -84,13 +88,28 @@ class CommandKind:
             ),
             stall_limit_s=group.stall_limit_s,
             is_outside=contained,
+            payload=payload.names,
+            manifest=payload.manifest,
         )
+
+    def lacks(self, spec: GroupSpec) -> bool:
+        """See supervisor.kinds.Preparing."""
+        from workers.payload import named
+
+        return named.lacks(spec)
+
+    async def prepare(self, spec: GroupSpec, report: Callable[[Preparation], None]) -> None:
+        """See supervisor.kinds.Preparing."""
+        from workers.payload import first_start
+
+        await first_start.prepare(spec, report)
 
     def looked_at(self, spec: GroupSpec) -> Iterator[Path]:
         """The program, and what is served where that is a file: then its path is absolute, whatever the configuration
         says, and else it is a name, which is the same from everywhere."""
         yield Path(json.loads(spec.options["argv"])[0])
         yield from (Path(launch.path) for launch in spec.launches if os.path.isabs(launch.path))
+        yield from (Path(spec.manifest),) if spec.manifest else ()
         yield Path(__file__).parent
 
     def port_names(self, spec: GroupSpec) -> tuple[str, ...]:
@@ -228,12 +247,13 @@ def unknown_keys(options: Mapping[str, Any], known: tuple[str, ...]) -> Iterator
         yield f"options.{name}: unknown key; expected {f'`{near[0]}`?' if near else 'one of ' + ', '.join(known)}"
 
 
-def launches_of(group: GroupConfig) -> tuple[LaunchSpec, ...]:
-    """As the file says them. A model is a name here, and only shown; where it is a file, by the file's name."""
+def launches_of(group: GroupConfig, coming: Collection[Path] = ()) -> tuple[LaunchSpec, ...]:
+    """As the file says them. A model is a name here, and only shown; where it is a file, or one that is `coming`, by the
+    file's name."""
     return tuple(
         LaunchSpec(
             role=launch.role,
-            model=launch.path.stem if launch.path is not None and launch.path.is_file() else launch.model,
+            model=path.stem if (path := launch.path) and (path in coming or path.is_file()) else launch.model,
             path=launch.model,
             context=launch.context,
             sequences=launch.sequences,

@@ -23,14 +23,14 @@ from workers.swap_configuration import KV_FLAGS, OPTIONAL_FLAGS, PLANNED_FLAGS, 
 from workers.swap_watcher import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import httpx
 
     from supervisor.config_shape import EngineConfig, GroupConfig, LaunchConfig
     from supervisor.devices.held import Held
     from supervisor.devices.shape import Survey
-    from supervisor.kinds import Advice, Forecast, Planned
+    from supervisor.kinds import Advice, Forecast, Planned, Preparation
     from workers.engines import Binary
 
 HERE = Path(__file__).resolve().parent
@@ -52,6 +52,7 @@ class LlamaSwap:
     def resolve(self, group: GroupConfig, engine: EngineConfig) -> GroupSpec:
         """Find binaries, models and pin. Raises EngineBinaryError, ModelError or ConfigError."""
         from workers import engines, models, pins
+        from workers.payload import named
 
         if group.options:
             raise ConfigError(
@@ -62,9 +63,13 @@ class LlamaSwap:
         if proxy.kind is engines.Kind.LLAMA_SWAP:
             _refuse_old(proxy)
         launches = []
+        payload = named.of(group)
         for launch in group.launches:
-            path = models.resolve(launch.model)
-            _refuse_broken(path)
+            if (
+                path := launch.path
+            ) is None or path not in payload.coming:  # what is still to come cannot be looked into
+                path = models.resolve(launch.model)
+                _refuse_broken(path)
             launches.append(_launch(launch, path))
         pin = pins.pin_of(server, proxy)
         flags = _known_flags(server, pin.llama_server)
@@ -90,6 +95,8 @@ class LlamaSwap:
             start_period_s=group.start_period_s or 0.0,
             stall_limit_s=group.stall_limit_s,
             is_planned=group.plan,
+            payload=payload.names,
+            manifest=payload.manifest,
         )
         _refuse_unspeakable(spec)
         _refuse_poolless(spec, server)
@@ -107,7 +114,20 @@ class LlamaSwap:
         for launch in spec.launches:
             yield Path(launch.path)
             yield models.stamp_beside(Path(launch.path))
+        yield from (Path(spec.manifest),) if spec.manifest else ()
         yield HERE
+
+    def lacks(self, spec: GroupSpec) -> bool:
+        """See supervisor.kinds.Preparing."""
+        from workers.payload import named
+
+        return named.lacks(spec)
+
+    async def prepare(self, spec: GroupSpec, report: Callable[[Preparation], None]) -> None:
+        """See supervisor.kinds.Preparing."""
+        from workers.payload import first_start
+
+        await first_start.prepare(spec, report)
 
     def foresee(
         self, groups: Sequence[GroupConfig], survey: Survey, engine: EngineConfig

@@ -37,9 +37,9 @@ class Whereabouts:
         return found.state if found else None
 
     def reason(self, group: str) -> str:
-        """Why it is in that state."""
+        """Why it is in that state, and how far what is fetched for it is."""
         found = self._keeper.tree.groups.get(group) if self._keeper.tree else None
-        return found.reason if found else ""
+        return ": ".join(filter(None, (found.reason, found.fetch.how_far))) if found else ""
 
     def has_proxy(self, group: str) -> bool:
         """Whether its clients talk to a proxy that knows `/upstream/<role>/`, and not to the one server itself."""

@@ -20,7 +20,7 @@ def test_what_an_earlier_generation_says_never_counts(state: State) -> None:
 
 @pytest.mark.parametrize(("state", "exited"), list(product(State, (True, False))))
 def test_what_only_the_living_can_tell_counts_of_the_living_only(state: State, exited: bool) -> None:
-    lives = not exited and state not in (State.STOPPING, *AT_REST)
+    lives = not exited and state not in (State.STOPPING, State.FETCHING, *AT_REST)
     for event in OF_THE_LIVING:
         assert Happening(event, "a").is_stale(state, "a", exited=exited) is not lives
     for event in set(Event) - OF_THE_LIVING:

@@ -111,7 +111,7 @@ class GroupInItsWorld(RuleBasedStateMachine):
         self.generation = 0
         self.life = 0  # the generation that the group knows of; 0 without one
         self.leader_dead = self.told_stuck = self.told_unkillable = self.told_gone = False
-        self.in_birth = self.birth_over = False
+        self.in_birth = self.birth_over = self.fetching = False
         self.loading = self.watching = False
         self.timer = False
         self.given_up = False
@@ -159,13 +159,16 @@ class GroupInItsWorld(RuleBasedStateMachine):
             return
         assert not self.in_birth, "two births at once"
         assert not self.timer, "a birth, and the timer of another"
-        self.in_birth, self.birth_over = True, False
+        self.in_birth, self.birth_over, self.fetching = True, False, False
 
     def load(self) -> None:
         self.loading = True
 
     def stop_gracefully(self) -> None:
         if not self.life and not self.in_birth:
+            self.inbox.append((Event.GONE, 0))
+        elif self.fetching:
+            self.fetching, self.birth_over = False, True
             self.inbox.append((Event.GONE, 0))
 
     def consult(self) -> None:
@@ -229,13 +232,32 @@ class GroupInItsWorld(RuleBasedStateMachine):
 
     @precondition(lambda self: self.in_birth and not self.birth_over)
     @rule()
+    def a_file_is_lacking(self) -> None:
+        self.fetching = True
+        self.inbox.append((Event.LACKING, 0))
+
+    @precondition(lambda self: self.fetching)
+    @rule()
+    def the_files_are_there(self) -> None:
+        self.fetching = False
+        self.inbox.append((Event.FETCHED, 0))
+
+    @precondition(lambda self: self.in_birth and not self.birth_over)
+    @rule()
+    def a_file_cannot_be_had(self) -> None:
+        self.fetching, self.birth_over = False, True
+        self.in_birth = self.state is State.STOPPING
+        self.inbox.append((Event.GONE if self.in_birth else Event.GIVEN_UP, 0))
+
+    @precondition(lambda self: self.in_birth and not self.birth_over and not self.fetching)
+    @rule()
     def is_born(self) -> None:
         self.generation += 1
         self.life, self.in_birth = self.generation, False
         self.leader_dead = self.told_stuck = self.told_unkillable = self.told_gone = False
         self.loading = self.state is not State.STOPPING
 
-    @precondition(lambda self: self.in_birth and not self.birth_over)
+    @precondition(lambda self: self.in_birth and not self.birth_over and not self.fetching)
     @rule()
     def birth_fails(self) -> None:
         self.birth_over = True
@@ -326,6 +348,8 @@ class GroupInItsWorld(RuleBasedStateMachine):
                 self.handle()
             elif self.state in AT_REST:
                 return
+            elif self.fetching:
+                self.the_files_are_there()
             elif self.in_birth:
                 self.is_born()
             elif self.life and not self.leader_dead:

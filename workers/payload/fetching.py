@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from supervisor.errors import PayloadError
+from supervisor.errors import DiskFullError, PayloadError, WrongPayloadError
 from workers.cache import install, make_directory, write_whole
 from workers.models import stamp_beside, stamp_of
 from workers.payload import verifying
@@ -85,7 +85,8 @@ def fetch(item: Item, *, progress: Progress, anew: bool = False) -> str:
             if not anew and verifying.look(item, full=not _is_stamped(item), progress=progress).status is Status.OK:
                 return "was right already"
             if item.source is None:
-                raise PayloadError(f"{item.path} cannot be fetched: the manifest names no source", "add `source` to it")
+                what = f"{item.path} cannot be fetched: the manifest names no source"
+                raise WrongPayloadError(what, "add `source` to it")
             part = part_of(item)
             _refuse_full_disk(item, part)
             resumed = part.length > 0
@@ -127,7 +128,7 @@ def _bring(item: Item, source: Source, part: Part, progress: Progress) -> None:
 def _copy(source: Path, part: Part, item: Item, progress: Progress) -> None:
     """From another place on this machine. Bytes that are there already are not read again; the hash tells in the end."""
     if source == item.path:
-        raise PayloadError(f"{item.path} is its own source in the manifest", "name another")
+        raise WrongPayloadError(f"{item.path} is its own source in the manifest", "name another")
     with source.open("rb") as content, part.path.open("ab") as output:
         done = min(output.tell(), item.size)
         output.truncate(done)
@@ -166,7 +167,7 @@ def _install(item: Item, part: Part, progress: Progress) -> str:
     if digest != item.sha256:
         part.drop()
         found = f"SHA-256 {digest}" if digest else "more bytes"
-        raise PayloadError(
+        raise WrongPayloadError(
             f"{item.source} is not the file of the manifest: wanted {item.size:,} bytes, SHA-256 {item.sha256}, got {found}",
             "correct the manifest, if the source was renewed; what was in place is untouched",
         )
@@ -198,7 +199,7 @@ def _refuse_full_disk(item: Item, part: Part) -> None:
         needed += 2 * item.size  # the wheel, and the tool's own copy of it
     free = shutil.disk_usage(item.path.parent).free
     if free < needed:
-        raise PayloadError(
+        raise DiskFullError(
             f"no room for {item.path}: {needed / 1e6:,.0f} MB needed, {free / 1e6:,.0f} MB free",
             "make room, then try again; nothing was lost",
         )
@@ -228,7 +229,7 @@ def _os_errors(item: Item) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             what = f"{item.path} was not fetched: the disk is full, or a file may not be so large"
-            raise PayloadError(what, "make room, then try again: it goes on where it ended") from None
+            raise DiskFullError(what, "make room, then try again: it goes on where it ended") from None
         where = os.fsdecode(error.filename) if error.filename is not None else str(item.path)
         raise PayloadError(
             f"{item.path} was not fetched: {where}: {error.strerror or error}", "check path and permissions"

@@ -76,11 +76,12 @@ class Manifest:
         return tuple(dict.fromkeys(wanted)) if names else self.items
 
 
-def find(explicit: Path | None = None) -> Path:
-    """The manifest to use: the one named, else the nearest from the working directory upwards. Raises ConfigError."""
+def find(explicit: Path | None = None, here: Path | None = None) -> Path:
+    """The manifest to use: the one named, else the nearest from `here` (default: the working directory) upwards. Raises
+    ConfigError."""
     if explicit is not None:
         return explicit.expanduser().absolute()
-    here = Path.cwd()
+    here = here or Path.cwd()
     for folder in (here, *here.parents):
         if (folder / FILE_NAME).is_file():
             return folder / FILE_NAME

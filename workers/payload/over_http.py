@@ -6,7 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Final
 
-from supervisor.errors import PayloadError
+from supervisor.errors import PayloadError, WrongPayloadError
 from workers.cache import write_whole
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def download(url: str, part: Part, size: int, progress: Progress) -> None:
             try:
                 _once(client, url, part, size, progress)
                 return
-            except (_CutError, httpx.TransportError) as error:
+            except (_CutError, httpx.RequestError) as error:
                 fruitless = 0 if part.length > before else fruitless + 1
                 if fruitless >= TRIES:
                     said = str(error) or type(error).__name__
@@ -49,7 +49,7 @@ def download(url: str, part: Part, size: int, progress: Progress) -> None:
                     ) from None
                 time.sleep(PAUSE * 2 ** (fruitless - 1) if fruitless else 0)  # noqa: TID251 - the thread of a command
             except httpx.InvalidURL as error:
-                raise PayloadError(f"{_plain(url)} is no address: {error}", "correct the manifest") from None
+                raise WrongPayloadError(f"{_plain(url)} is no address: {error}", "correct the manifest") from None
 
 
 def _once(client: httpx.Client, url: str, part: Part, size: int, progress: Progress) -> None:
@@ -75,6 +75,7 @@ def _once(client: httpx.Client, url: str, part: Part, size: int, progress: Progr
             progress.at(have)
             for chunk in answer.iter_raw():
                 file.write(chunk)
+                file.flush()  # what is said to be there outlives whoever fetched it
                 have += len(chunk)
                 progress.at(have)
                 if have > size:
@@ -96,7 +97,7 @@ def _begin(answer: httpx.Response, part: Part, have: int, size: int) -> int:
         part.drop()  # it has no ranges, or its file is another one by now
         have = 0
     if whole not in (-1, size):
-        raise PayloadError(
+        raise WrongPayloadError(
             f"{_plain(str(answer.url))} has {whole:,} bytes, and the manifest says {size:,}",
             "correct the manifest, if the source was renewed; what was in place is untouched",
         )

@@ -1,0 +1,112 @@
+"""What a generation is started with is fetched first, where it is not there: files of the group's payload.
+
+No failure of the engine: it has not begun. So nothing here is counted by the restart policy or its breaker; what does not
+come is tried again with that policy's pauses, for as long as the group is wanted. Only what cannot come right by itself
+(the source has another file than was named) is given up.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from supervisor import restart
+from supervisor.errors import ConfigError, QueenrightError, WrongPayloadError
+from supervisor.kinds import Preparing
+from supervisor.lifecycle import Event
+from supervisor.wording import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisor.contract import GroupSpec
+    from supervisor.kinds import Kind, Preparation
+
+
+class Fetch:
+    """Of one group. `tell` gets LACKING with each new reason, and FETCHED; `changed` is called after what changes nothing but
+    the description."""
+
+    def __init__(self, tell: Callable[[Event, str], None], changed: Callable[[], None]) -> None:
+        self._tell, self._changed = tell, changed
+        self._scope: trio.CancelScope | None = None
+        self._seen: Preparation | None = None
+        self._moved = 0.0
+        self._trouble: QueenrightError | None = None
+        self._reason = ""
+
+    async def run(self, spec: GroupSpec, kind: Kind) -> bool:
+        """Until everything is there; False where the group is to stop before that. Raises ConfigError or WrongPayloadError
+        for what cannot be had."""
+        if not (spec.payload and isinstance(kind, Preparing)):
+            return True
+        with trio.CancelScope() as self._scope:
+            try:
+                await self._fetch(spec, kind)
+            finally:
+                told, self._seen, self._trouble, self._reason = self._reason, None, None, ""
+            if told:
+                self._tell(Event.FETCHED, "")
+            return True
+        return False
+
+    def stop(self) -> None:
+        """The group is being stopped: what is being fetched is left as it is."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def describe(self) -> dict[str, Any] | None:
+        """For `status`; None where nothing is being fetched."""
+        if self._seen is None and self._trouble is None:
+            return None
+        seen, trouble = self._seen, self._trouble
+        return {
+            "what": seen.what if seen else "",
+            "bytes": seen.done if seen else 0,
+            "of": seen.total if seen else 0,
+            "moved": round(self._moved, 3) if seen else None,
+            "trouble": type(trouble).__name__ if trouble else None,
+            "next_step": trouble.next_step or None if trouble else None,
+        }
+
+    @property
+    def how_far(self) -> str:
+        """In words: `43 %, 1.2 of 2.8 GiB`; "" where nothing comes."""
+        seen = self._seen
+        return progress(seen.done, seen.total) if seen is not None and seen.total and self._trouble is None else ""
+
+    async def _fetch(self, spec: GroupSpec, kind: Preparing) -> None:
+        failures = 0
+        while True:
+            before = self._moved
+            try:
+                await kind.prepare(spec, self._hear)
+                return
+            except (ConfigError, WrongPayloadError):
+                raise
+            except QueenrightError as error:
+                failures = 1 if self._moved > before else failures + 1
+                self._trouble = error
+                self._say(
+                    f"{error.what}; it is tried again by itself" + (f": {error.next_step}" if error.next_step else "")
+                )
+            await trio.sleep(restart.pause(failures, random.random()))  # noqa: S311 - no secret: it spreads tries
+
+    def _hear(self, now: Preparation) -> None:
+        was, self._seen = self._seen, now
+        is_another = was is None or was.what != now.what
+        if is_another or now.done != (was.done if was else 0):
+            self._moved = time.time()
+        # While it is tried again nothing is said anew before a byte has come: a source that is away for a night is one line.
+        if self._trouble is None or (not is_another and was is not None and now.done > was.done):
+            self._trouble = None
+            self._say(now.what)
+        self._changed()
+
+    def _say(self, reason: str) -> None:
+        if reason != self._reason:
+            self._reason = reason
+            self._tell(Event.LACKING, reason)
