@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from supervisor.wording import amount, span
+from supervisor.wording import WAY_OUT, amount, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,6 +27,7 @@ NEXT: Final[Mapping[str, str]] = {
     "restarting": "nothing: the next keeper takes the engine up as it is",
     "silent": "nothing: a keeper that stays silent is replaced; `queenright stop` works all the same",
     "unkillable": "see what holds that process (a driver, a disk); what it holds stays taken until it is gone",
+    "outside": WAY_OUT,
     "left over": "`queenright stop` ends them",
     "unwritten": "make room on the slot's disk; the record is then written by itself",
     "stalled": "wait, or look at `queenright logs {name}`; it is rebuilt by itself if it stays so",
@@ -65,6 +66,9 @@ def _of_engine(snapshot: Mapping[str, Any]) -> Iterator[Trouble]:
     state, reason = snapshot["state"], snapshot["reason"]
     if snapshot.get("held"):
         yield Trouble("held", "engine", snapshot["held"])
+    for one in snapshot.get("outside", ()):
+        text = f"what its generation {one['generation']} started outside its processes (a container) is not known to have ended"
+        yield Trouble("outside", one["group"], text)
     if state in ("failing", "restarting"):
         yield Trouble(state, "keeper", reason)
     elif state == "degraded" and snapshot["keeper"] is None:
@@ -77,7 +81,9 @@ def _of_engine(snapshot: Mapping[str, Any]) -> Iterator[Trouble]:
 
 def _of_group(group: Mapping[str, Any], now: float) -> Iterator[Trouble]:
     name = group["name"]
-    if group["state"] == "failed":
+    if "left outside" in (group["reason"] or ""):
+        yield Trouble("outside", name, group["reason"])
+    elif group["state"] == "failed":
         yield Trouble("failed", name, "it was given up, and is not tried again by itself")
     if (group.get("fetching") or {}).get("trouble"):
         yield Trouble("payload", name, group["reason"])

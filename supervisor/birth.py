@@ -105,11 +105,12 @@ def clear_files(slot: Slot, group: str, generation: str) -> None:
 
 
 def clear_unborn(slot: Slot, known: Container[str]) -> None:
-    """Remove what a keeper wrote for a generation that was never started, or that nobody remembers: keys are in it."""
+    """Remove what a keeper wrote for a generation that was never started, or that nobody remembers: keys are in it. What is
+    to be undone outside stays until it was: an earlier engine may have left it, and it may be run where nothing was started."""
     with suppress(OSError):
         for path in slot.groups.iterdir():
             parts = path.name.split(".")
-            if len(parts) == 3 and parts[2] in ("json", "keys", "undo", "cid") and parts[1] not in known:
+            if len(parts) == 3 and parts[2] in ("json", "keys") and parts[1] not in known:
                 path.unlink(missing_ok=True)
 
 

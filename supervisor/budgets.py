@@ -30,6 +30,9 @@ tried on. `docker kill` and `podman kill` take some 0.2 s."""
 UNDO_PAUSE: Final = 0.5
 """Between two tries of that: the container engine's service may be restarting."""
 
+UNDO_PAUSE_MOST: Final = 8.0
+"""The longest pause between two tries: a container engine that is away for a night is asked every few seconds."""
+
 UNDO_TRY: Final = 10.0
 """One try. A container engine that hangs for longer will not answer this question any more."""
 
@@ -423,6 +426,7 @@ def check() -> None:
         "UNLOAD_LIMIT < GROUP_GRACE": UNLOAD_LIMIT < GROUP_GRACE,
         "GROUP_GRACE + SWEEP_LIMIT < GROUP_STOP": GROUP_GRACE + SWEEP_LIMIT < GROUP_STOP,
         "GROUP_STOP + UNDO_LIMIT < TEARDOWN": GROUP_STOP + UNDO_LIMIT < TEARDOWN,
+        "UNDO_PAUSE < UNDO_PAUSE_MOST": UNDO_PAUSE < UNDO_PAUSE_MOST,
         "TEARDOWN < WARDEN_STOP": TEARDOWN < WARDEN_STOP,
         "WARDEN_STOP < HANDOFF_WAIT": WARDEN_STOP < HANDOFF_WAIT,
         "WARDEN_STOP + SWEEP_LIMIT < 10": WARDEN_STOP + SWEEP_LIMIT < 10,

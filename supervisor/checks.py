@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import time
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from supervisor import kinds, locks, looking, resolving, units
-from supervisor.advice import NEXT
+from supervisor.advice import NEXT, troubles
 from supervisor.errors import QueenrightError
 from supervisor.screen import gateway_words
 
@@ -71,6 +72,9 @@ def space_of(path: str, *, blocks: int, inodes: int | None) -> Check:
 def engine_checks(slot: Slot) -> Iterator[Check]:
     """What runs, and what of an earlier engine is still there."""
     snapshot = looking.look(slot)
+    for trouble in troubles(snapshot, time.time()):
+        if trouble.kind == "outside":
+            yield Check(f"outside {trouble.about}", Finding.WARNING, trouble.text, trouble.next_step)
     if snapshot["state"] == "down":
         left = [f"{group}.{gen}" for group, gen in slot.generations() if _is_held(slot, group, gen)]
         if left:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from supervisor import accounting, adoption, birth, endings, grace, inquest, lifecycle, logfiles, notes
+from supervisor import accounting, adoption, birth, endings, grace, inquest, lifecycle, logfiles, notes, undoing
 from supervisor.causes import Evidence
 from supervisor.contract import GroupSpec, LaunchSpec, State
 from supervisor.description import describe
@@ -76,6 +76,7 @@ class Group:
         self._evidence = Evidence(endings.STILLBORN)
         self._last_ports: dict[str, int] = {}
         self._in_birth = False
+        self._before_birth = trio.CancelScope()
         self._accounted = ""
         self._errand = Errand()
         self._drain = Drain()
@@ -295,7 +296,7 @@ class Group:
 
     def _stop(self) -> None:
         self.ledger.leaves()
-        self.fetch.stop()
+        self._before_birth.cancel()
         if self.life is not None:
             if not self.life.exited.is_set():  # else it is being swept, and its end is on its way
                 self._work.start(self._end, self.life)
@@ -358,14 +359,17 @@ class Group:
 
     async def _give_birth(self) -> None:
         """What fails here counts as a death; that a file cannot be had, does not."""
-        try:
-            there = await self.fetch.run(self.spec, self.kind)
-        except QueenrightError as error:
-            self._in_birth = self.state is State.STOPPING
-            step = f": {error.next_step}" if error.next_step else ""
-            self.post(Event.GONE if self._in_birth else Event.GIVEN_UP, reason=f"{error.what}{step}")
-            return
-        if not there:
+        with trio.CancelScope() as self._before_birth:
+            try:
+                for path in undoing.left(self.slot, self.spec.name):
+                    await undoing.finish(path, self._wait_for)
+                await self.fetch.run(self.spec, self.kind)
+            except QueenrightError as error:
+                self._in_birth = self.state is State.STOPPING
+                step = f": {error.next_step}" if error.next_step else ""
+                self.post(Event.GONE if self._in_birth else Event.GIVEN_UP, reason=f"{error.what}{step}")
+                return
+        if self._before_birth.cancelled_caught:
             self.post(Event.GONE)
             return
         try:
@@ -390,6 +394,12 @@ class Group:
         else:
             self._work.attempt(nurse.bring_up, self.spec)
         self.changed()
+
+    def _wait_for(self, trouble: str) -> None:
+        """What an earlier engine's generation left outside may have the memory or the port that this one needs."""
+        if self.state is not State.STOPPING:
+            self.reason = f"of an earlier engine, {trouble}; it is waited for"
+            self.changed()
 
     def _entrust(self, life: Life) -> Nurse:
         def tell(event: Event, reason: str) -> None:

@@ -45,8 +45,8 @@ def outside(slot: Slot) -> list[str]:
 
 
 def clear(slot: Slot) -> int:
-    """Kill them, until two looks in a row find nothing and no lock is held, and undo what is outside; how many were killed.
-    Bounded by SWEEP_LIMIT, and by UNDO_TRY for each outside: `held`, `find` and `outside` tell what is left."""
+    """Kill the processes, until two looks in a row find nothing and no lock is held; how many were killed. Bounded by
+    SWEEP_LIMIT: `held` and `find` tell what is left."""
     killed: set[Identity] = set()
     deadline, clean = time.monotonic() + budgets.SWEEP_LIMIT, 0
     # A new warden's generations are no leftovers: once there is one, nothing more is touched.
@@ -61,12 +61,16 @@ def clear(slot: Slot) -> int:
         for group, generation in slot.generations():
             with suppress(OSError):
                 slot.generation_lock(group, generation).unlink()
-    return len(killed) + _undo(slot)
+    return len(killed)
 
 
-def _undo(slot: Slot) -> int:
-    done = 0
+def end_outside(slot: Slot) -> tuple[int, list[str]]:
+    """Undo what is outside: for how many generations that went well, and what was in the way of the others. Bounded by
+    UNDO_TRY for each. For the off switch; a new engine leaves that to the group whose it was, for the others need not wait."""
+    done, troubles = 0, []
     for group, generation in slot.undone():
         if locks.is_held(slot.warden_lock) is False and locks.is_held(slot.generation_lock(group, generation)) is False:
-            done += not undoing.undo(slot.generation_undo(group, generation))
-    return done
+            trouble = undoing.undo(slot.generation_undo(group, generation))
+            done += not trouble
+            troubles += [f"{group}: {trouble}"] if trouble else []
+    return done, troubles

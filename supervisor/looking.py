@@ -58,9 +58,11 @@ def nothing(slot: Slot) -> dict[str, Any]:
         for group, gen in slot.generations()
         if locks.is_held(slot.generation_lock(group, gen)) is not False
     ]
-    left += [f"{group}.{gen}" for group, gen in slot.undone()]
-    held = _hold(slot)
+    held, outside = _hold(slot), slot.left_outside()
     reason = f"no engine runs; processes of an earlier one are still alive: {', '.join(left)}" if left else "no engine"
+    if outside and not left:
+        named = ", ".join(f"{one['group']}.{one['generation']}" for one in outside)
+        reason = f"no engine runs; what an earlier one started outside its processes may be left: {named}"
     return {
         "slot": str(slot.path),
         "state": "down",
@@ -72,6 +74,7 @@ def nothing(slot: Slot) -> dict[str, Any]:
         "warden": None,
         "groups": [],
         "members": _members(slot) if os.path.isdir(slot.members) else [],
+        "outside": outside,
     }
 
 

@@ -68,6 +68,7 @@ def snapshot(keeper: View) -> dict[str, Any]:
         "gateway": of_engine["gateway"],
         "groups": of_engine["groups"],
         "members": _members(keeper.slot),
+        "outside": keeper.slot.left_outside(keeper.tree.generations if keeper.tree else ()),
         "contract": records.unstructure(keeper.spec) if keeper.spec else None,
     }
 

@@ -32,31 +32,22 @@ class Fetch:
 
     def __init__(self, tell: Callable[[Event, str], None], changed: Callable[[], None]) -> None:
         self._tell, self._changed = tell, changed
-        self._scope: trio.CancelScope | None = None
         self._seen: Preparation | None = None
         self._moved = 0.0
         self._trouble: QueenrightError | None = None
         self._reason = ""
 
-    async def run(self, spec: GroupSpec, kind: Kind) -> bool:
-        """Until everything is there; False where the group is to stop before that. Raises ConfigError or WrongPayloadError
-        for what cannot be had."""
-        if not (spec.payload and isinstance(kind, Preparing)):
-            return True
-        with trio.CancelScope() as self._scope:
-            try:
-                await self._fetch(spec, kind)
-            finally:
-                told, self._seen, self._trouble, self._reason = self._reason, None, None, ""
-            if told:
-                self._tell(Event.FETCHED, "")
-            return True
-        return False
-
-    def stop(self) -> None:
-        """The group is being stopped: what is being fetched is left as it is."""
-        if self._scope is not None:
-            self._scope.cancel()
+    async def run(self, spec: GroupSpec, kind: Kind) -> None:
+        """Until everything is there. Cancelled where the group is to stop before that. Raises ConfigError or
+        WrongPayloadError for what cannot be had."""
+        if not isinstance(kind, Preparing):
+            return
+        try:
+            await self._fetch(spec, kind)
+        finally:
+            told, self._seen, self._trouble, self._reason = self._reason, None, None, ""
+        if told:
+            self._tell(Event.FETCHED, "")
 
     def describe(self) -> dict[str, Any] | None:
         """For `status`; None where nothing is being fetched."""

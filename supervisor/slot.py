@@ -14,7 +14,7 @@ from supervisor import identity
 from supervisor.errors import SlotError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from pathlib import Path
 
 SOCKET_PATH_LIMIT = 107
@@ -160,6 +160,19 @@ class Slot(NamedTuple):
     def undone(self) -> list[tuple[str, str]]:
         """(group, generation) of every `generation_undo` there is; else as `generations`."""
         return self._of_generations("undo")
+
+    def left_outside(self, known: Container[str] = ()) -> list[dict[str, str]]:
+        """The same as plain data, for those who look; without the generations of the present engine, which are `known`.
+        Empty where the directory cannot be read."""
+        try:
+            undone = self.undone()
+        except SlotError:
+            return []
+        return [
+            {"group": group, "generation": generation, "file": str(self.generation_undo(group, generation))}
+            for group, generation in undone
+            if generation not in known
+        ]
 
     def _of_generations(self, end: str) -> list[tuple[str, str]]:
         try:

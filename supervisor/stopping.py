@@ -16,6 +16,7 @@ from attrs import frozen
 from supervisor import budgets, control, identity, journal, leftovers, locks
 from supervisor.control import ControlError
 from supervisor.errors import NoEngineError, QueenrightError, UnkillableError
+from supervisor.wording import WAY_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +54,9 @@ def stop(
     began = time.monotonic()
     members: tuple[str, ...] = ()
     if locks.is_held(slot.warden_lock) is False:
-        if not leftovers.clear(slot):
+        killed = leftovers.clear(slot)
+        ended, troubles = leftovers.end_outside(slot)
+        if not (killed or ended or troubles):
             raise NoEngineError(f"no engine runs in {slot.path}", "there is nothing to stop")
         how = "leftovers"
     else:
@@ -67,9 +70,10 @@ def stop(
                 slot.contract_record.unlink()
             how = _end_warden(slot, warden)
         leftovers.clear(slot)  # one that was killed, by us or by somebody meanwhile, did not sweep
-    left = []
-    if locks.is_held(slot.warden_lock) is False:
-        left = leftovers.held(slot) + leftovers.outside(slot)
+        _, troubles = leftovers.end_outside(slot)
+    left = leftovers.held(slot) if locks.is_held(slot.warden_lock) is False else []
+    if not left and troubles:
+        raise UnkillableError(f"no process is left, but {'; '.join(troubles)}", WAY_OUT.format(name="*"))
     if left:
         pids = tuple(sorted(one.pid for one in leftovers.find(slot)))
         named = f"pid {', '.join(map(str, pids))} of " if pids else ""

@@ -74,6 +74,10 @@ class Tree:
                 if stopping:
                     group.stop(stopping)
                 self._nursery.start_soon(self._live, group, rows.pop(name, None), not (stopping or held))
+            for group_name, generation in self.slot.undone():  # a group that starts does so itself, before it does
+                if generation not in self.procs.rows and (stopping or held or group_name not in self.groups):
+                    path = self.slot.generation_undo(group_name, generation)
+                    self._nursery.start_soon(undoing.finish, path, logfiles.complain)
             for row in rows.values():
                 self._nobodys.add(row.gen)
                 self._nursery.start_soon(self._end, row)
@@ -158,6 +162,11 @@ class Tree:
     def is_at_rest(self) -> bool:
         """Whether nothing runs any more."""
         return not self._nobodys and all(group.is_at_rest for group in self.groups.values())
+
+    @property
+    def generations(self) -> set[str]:
+        """Those of which anything is known to live, or is being ended."""
+        return self._nobodys | {group.life.birth.generation for group in self.groups.values() if group.life is not None}
 
     @property
     def in_flight(self) -> dict[str, int | None]:

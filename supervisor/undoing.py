@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from supervisor.slot import Slot
+
+
+def left(slot: Slot, group: str) -> list[Path]:
+    """Of a group of which nothing lives: what earlier engines' generations of it have left to be ended."""
+    return [slot.generation_undo(name, generation) for name, generation in slot.undone() if name == group]
+
 
 def text_of(argv: Sequence[str], environment: Mapping[str, str]) -> str:
     """What is in such a file."""
@@ -59,7 +66,7 @@ async def finish(path: Path, complain: Callable[[str], None]) -> None:
         return
     import trio  # who clears up after an engine (`undo`) needs none of it
 
-    trouble = "what is left outside does not end"
+    trouble, pause = "what is left outside does not end", budgets.UNDO_PAUSE
     async with trio.open_nursery() as nursery:
 
         async def complain_late() -> None:
@@ -69,5 +76,6 @@ async def finish(path: Path, complain: Callable[[str], None]) -> None:
         nursery.start_soon(complain_late)
         while found := await trio.to_thread.run_sync(undo, path, abandon_on_cancel=True):
             trouble = found
-            await trio.sleep(budgets.UNDO_PAUSE)
+            await trio.sleep(pause)
+            pause = min(2 * pause, budgets.UNDO_PAUSE_MOST)
         nursery.cancel_scope.cancel()

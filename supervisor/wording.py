@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+WAY_OUT: Final = (
+    "start the container engine again: it is then ended by itself, or by `queenright stop`; if nothing of it can be left,"
+    " remove `groups/{name}.*.undo` in the slot"
+)
+"""What to do about what a generation of the group `name` left outside its processes."""
+
 
 def span(seconds: float) -> str:
     """A length of time: `3 min`."""

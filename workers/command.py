@@ -100,6 +100,8 @@ class CommandKind:
 
     async def prepare(self, spec: GroupSpec, report: Callable[[Preparation], None]) -> None:
         """See supervisor.kinds.Preparing."""
+        if not spec.payload:
+            return
         from workers.payload import first_start
 
         await first_start.prepare(spec, report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from supervisor import identity, leftovers, locks, stopping
 from supervisor.control import ControlError
 from tests.engine.containers import Containers
 from tests.engine.seen import kill
-from tests.engine.test_command import get
+from tests.engine.test_command import DUMMY, get
 from tests.support import wait_until
 from workers import container
 
@@ -121,7 +122,7 @@ def test_what_a_dead_warden_left_in_a_container_is_ended_by_the_next_step(place:
     wait_until(lambda: locks.is_held(place.slot.warden_lock) is False, within=30, what="the warden is dead")
     assert containers.living()  # the kernel takes what is below a warden, and this is not
     _, said = place.status()
-    assert "still alive" in said["reason"]
+    assert "may be left: web." in said["reason"]
     front = place.front()
     front.open()
     assert place.wait_state("running", "web")
@@ -181,6 +182,49 @@ def test_a_container_engine_that_does_not_answer_keeps_a_generation_from_being_g
     hidden.rename(containers.socket)
     new_generation(place, "web", first["generation"])
     assert len(containers("ps", "-q").split()) == 1
+
+
+@pytest.mark.long
+def test_what_an_earlier_engine_left_in_a_container_whose_engine_is_away_concerns_its_group_alone(
+    place: Place, containers: Containers
+) -> None:
+    words = [sys.executable, "-I", "-S", "-E", str(DUMMY), "--port", "{port}"]
+    other = ["[groups.other]", 'kind = "command"', "[groups.other.options]", f"argv = {json.dumps(words)}"]
+    other += ['health = "/health"', "[[groups.other.launches]]", 'role = "other"', 'model = "dummy"']
+    configure(place, *group("web", containers), *other)
+    place.run(wait=False)
+    place.wait_state("running", "web")
+    first = place.group("web")["generation"]
+    hidden = containers.socket.with_suffix(".hidden")
+    containers.socket.rename(hidden)
+    kill(who(place, "warden"))
+    wait_until(lambda: locks.is_held(place.slot.warden_lock) is False, within=30, what="the warden is dead")
+    assert len(containers.living()) == 1
+    shown = place.cli("status").stdout
+    assert f"may be left: web.{first}" in shown
+    assert "-> start the container engine again" in shown
+    assert "outside web" in place.cli("doctor").stdout
+    stopped = place.cli("stop")
+    assert stopped.returncode == 1
+    assert "cannot connect" in stopped.stderr
+    assert "start the container engine again" in stopped.stderr
+    # Who comes next is not kept from anything but that group.
+    place.run(wait=False)
+    place.wait_state("running", "other")
+    found = place.until(
+        lambda: (now := place.group("web"))["reason"].startswith("of an earlier engine") and now,
+        within=60,
+        what="it says so",
+    )
+    assert (found["state"], "cannot connect" in found["reason"]) == ("starting", True)
+    assert (found["restarts"], found["cause"]) == (0, None)
+    _, seen = place.status()
+    assert [one["generation"] for one in seen["outside"]] == [first]
+    assert "-> start the container engine again" in place.cli("status").stdout
+    hidden.rename(containers.socket)
+    place.wait_state("running", "web")
+    assert len(containers("ps", "-q").split()) == 1
+    assert not place.status()[1]["outside"]
 
 
 def real_engine() -> str:

@@ -33,8 +33,8 @@ def test_one_that_succeeds_is_run_once_with_its_environment(slot: Slot, tmp_path
     script = f"import os; open({str(tmp_path / 'did')!r}, 'a').write(os.environ['WHO'])"
     path = leave(slot, script)
     assert leftovers.outside(slot) == ["web.ab12"]
-    assert leftovers.clear(slot) == 1
-    assert leftovers.clear(slot) == 0
+    assert leftovers.end_outside(slot) == (1, [])
+    assert leftovers.end_outside(slot) == (0, [])
     assert not path.exists()
     assert (tmp_path / "did").read_text() == "us"
 
@@ -43,6 +43,9 @@ def test_one_that_fails_stays_and_says_its_last_words(slot: Slot) -> None:
     path = leave(slot, "import sys; sys.exit('the engine is away')")
     assert "the engine is away" in undoing.undo(path)
     assert leftovers.clear(slot) == 0
+    done, (trouble,) = leftovers.end_outside(slot)
+    assert done == 0
+    assert "web: what is left outside cannot be ended: the engine is away" in trouble
     assert leftovers.outside(slot) == ["web.ab12"]
 
 

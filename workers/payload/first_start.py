@@ -32,8 +32,6 @@ class _StoppedError(Exception):
 
 async def prepare(spec: GroupSpec, report: Callable[[Preparation], None]) -> None:
     """See supervisor.kinds.Preparing."""
-    if not spec.payload:
-        return
     todo = await trio.to_thread.run_sync(_todo, spec)
     if not todo:
         return
