@@ -19,7 +19,7 @@ from supervisor.kinds import Activity, Answer, Birth, Command, Report, ServerSta
 from workers.command import launches_of, unknown_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from supervisor.config_shape import EngineConfig, GroupConfig
 
@@ -27,9 +27,11 @@ ATTACHMENT: Final = "attachment"
 """The one port: of our process, not of the server."""
 PROGRAM: Final = Path(__file__).resolve().parent / "attachment.py"
 FOR_EVER = 10 * 31_536_000.0  # budget: a start lasts until somebody starts the server, which is no failure of anybody's
-KNOWN: Final = ("health", "key_file", "url")
+KNOWN: Final = ("health", "key_file", "unit", "url")
 
 _HEALTH: Final = re.compile(r"/[!-~]*")
+_UNIT: Final = re.compile(r"[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]*\.service")
+"""systemd.unit(5); the first character is none that systemctl would take for an option."""
 
 
 class Attached:
@@ -49,7 +51,7 @@ class Attached:
             kind=self.name,
             launches=launches_of(group),
             pin=f"attached={options['url']}",
-            options={"health": options.get("health", "/health")},
+            options={"health": options.get("health", "/health")} | _unit(options),
             grace_s=group.grace_s,
             start_limit_s=FOR_EVER,
             wedge_limit_s=group.wedge_limit_s,
@@ -70,8 +72,9 @@ class Attached:
     def command(self, spec: GroupSpec, birth: Birth) -> Command:
         """The process that watches. It reads the server's key from where the configuration has it."""
         words = (spec.url, spec.options["health"], str(birth.ports[ATTACHMENT]), f"{spec.wedge_limit_s:g}")
-        key = (spec.key_file,) if spec.key_file else ()
-        return Command((sys.executable, "-I", "-S", str(PROGRAM), *words, *key), {})
+        return Command(
+            (sys.executable, "-I", "-S", str(PROGRAM), *words, spec.options.get("unit", ""), spec.key_file), {}
+        )
 
     async def load(self, spec: GroupSpec, birth: Birth, roles: Collection[str], report: Report) -> None:
         """Our process listens, and it does so once the server is up."""
@@ -109,6 +112,11 @@ class Attached:
 KIND = Attached()
 
 
+def _unit(options: Mapping[str, str]) -> dict[str, str]:
+    """Said only where there is one: a group without one is the same as before there were any."""
+    return {"unit": options["unit"]} if "unit" in options else {}
+
+
 def _problems(group: GroupConfig) -> Iterator[str]:
     options = group.options
     yield from unknown_keys(options, KNOWN)
@@ -122,6 +130,9 @@ def _problems(group: GroupConfig) -> Iterator[str]:
         yield f"options.key_file: expected the path of a file, found {key!r}"
     elif "key_file" in options and not (group.folder / Path(key).expanduser()).is_file():
         yield f"options.key_file: there is no file {group.folder / Path(key).expanduser()}"
+    unit = options.get("unit", "x.service")
+    if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
+        yield f"options.unit: expected the name of a systemd service, NAME.service, found {unit!r}"
     if group.environment:
         yield "environment: expected none: the server has its own"
     for index, launch in enumerate(group.launches):

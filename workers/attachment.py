@@ -1,11 +1,14 @@
 """The leader of an attached group: it watches a server that somebody else runs, and is up while that is.
 
-    python -I -S .../attachment.py URL HEALTH PORT SILENCE [KEY_FILE]
+    python -I -S .../attachment.py URL HEALTH PORT SILENCE UNIT KEY_FILE
 
 It waits until URL answers, for as long as that takes; then it listens on its PORT, which is how the keeper sees that the
 group is up, and answers there whether the last look went well. It ends, with status 69, once the server has refused
 MISSES connections in a row, or has given no answer for SILENCE seconds: the group is then down, and the next leader
 waits again. It sends nothing but GET requests, and no signal to anybody.
+
+With a UNIT of systemd ("" for none) it is up only while that is active, whoever answers at URL, and it ends at once when the
+unit does, with systemd's word for how, or when the unit was started anew. What systemd does not say counts for nothing.
 
 Standard library only.
 """
@@ -13,7 +16,9 @@ Standard library only.
 from __future__ import annotations
 
 import http.client
+import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -26,10 +31,61 @@ MISSES = 3
 """Refused connections in a row: one may be a full backlog, or a server that is exchanged for a newer one."""
 
 
+UNIT_LOOK = 5.0  # budget: between two questions to systemd while all is well: each takes 5 ms of a process
+UNIT_ANSWER = 5.0  # budget: one answer of systemctl; a manager that reloads is silent for a second or two
+PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "MainPID", "InvocationID")
+UP = ("active", "reloading", "refreshing")
+
+
+class Unit:
+    """A unit of systemd, of the user's manager or, where that does not have it, of the system's."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.invocation = name, ""
+        self._asked = -UNIT_LOOK
+
+    def trouble(self, *, often: bool) -> str:
+        """Why it is not up, "" where it is, or where that cannot be told. Not `often`: at most every UNIT_LOOK."""
+        now = time.monotonic()
+        if not self.name or (not often and now - self._asked < UNIT_LOOK):
+            return ""
+        self._asked = now
+        found = self._show("--user") or {}
+        if found.get("LoadState", "not-found") == "not-found":
+            found = self._show("--system") or found
+        if not found:
+            return ""
+        if found.get("LoadState") == "not-found":
+            return f"there is no unit {self.name}"
+        if found.get("ActiveState") not in UP:
+            why = f", {found['Result']}" if found.get("Result", "success") != "success" else ""
+            return f"{self.name} is {found.get('ActiveState')} ({found.get('SubState')}{why})"
+        was, self.invocation = self.invocation, found.get("InvocationID", "")
+        if was and self.invocation not in ("", was):
+            return f"{self.name} was started anew (pid {found.get('MainPID')})"
+        return ""
+
+    def _show(self, manager: str) -> dict[str, str] | None:
+        words = ["systemctl", manager, "show", "--property", ",".join(PROPERTIES), "--", self.name]
+        around = dict(os.environ)
+        around.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")  # how systemctl finds the user's manager
+        try:
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, capture_output=True, timeout=UNIT_ANSWER, env=around, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        if done.returncode != 0:
+            return None
+        lines = done.stdout.decode("utf-8", "replace").splitlines()
+        return {key: value for key, equals, value in (line.partition("=") for line in lines) if equals}
+
+
 class Watch:
     """What is known of the server. `state` is in words: "" while it is well."""
 
-    def __init__(self, url: str, page: str, key: str) -> None:
+    def __init__(self, url: str, page: str, key: str, unit: Unit) -> None:
+        self.unit = unit
         parts = urlsplit(url)
         self.host, self.port, self.page = parts.hostname or "127.0.0.1", parts.port or 80, page
         self.headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -60,7 +116,8 @@ def wait_up(watch: Watch, url: str) -> None:
     """Until it is well."""
     said = ""
     while True:
-        _, watch.state = watch.look()
+        watch.unit.invocation = ""
+        watch.state = watch.unit.trouble(often=True) or watch.look()[1]
         if not watch.state:
             say(f"{url} answers")
             return
@@ -79,6 +136,9 @@ def wait_lost(watch: Watch, silence: float) -> str:
         misses = 0 if there else misses + 1
         if there and watch.state != "it does not answer":
             heard = time.monotonic()
+        if trouble := watch.unit.trouble(often=bool(watch.state)):
+            watch.state = trouble
+            return trouble
         if misses >= MISSES:
             return f"{watch.state}, {misses} times in a row"
         if there and time.monotonic() - heard > silence:
@@ -103,12 +163,12 @@ def answer(listener: socket.socket, watch: Watch) -> None:
 
 def main(words: list[str]) -> int:
     """Exit status."""
-    url, page, port, silence = words[:4]
+    url, page, port, silence, unit, key_file = words
     key = ""
-    if len(words) > 4:
-        with open(words[4], encoding="ascii") as file:
+    if key_file:
+        with open(key_file, encoding="ascii") as file:
             key = file.read().strip()
-    watch = Watch(url, page, key)
+    watch = Watch(url, page, key, Unit(unit))
     wait_up(watch, url)
     listener = socket.create_server(("127.0.0.1", int(port)))
     threading.Thread(target=answer, args=(listener, watch), daemon=True).start()

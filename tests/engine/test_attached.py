@@ -98,6 +98,43 @@ def test_it_is_up_while_the_server_is_and_waits_for_it_without_failing(place: Pl
     assert foreign.said("term") == []
 
 
+@pytest.mark.long
+def test_a_unit_of_systemd_is_watched_and_never_told_anything(place: Place, foreign: Foreign) -> None:
+    """Somebody answers at its address all the time: the group is up while the unit is, and ends with systemd's words."""
+    home = place.home
+    program = home / "systemctl"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {home}/asked\ncat {home}/unit\n')
+    program.chmod(0o755)
+
+    def says(active: str, result: str = "success") -> None:
+        text = (
+            f"LoadState=loaded\nActiveState={active}\nSubState={active}\nResult={result}\nMainPID=7\nInvocationID=a\n"
+        )
+        (home / "unit.new").write_text(text)
+        (home / "unit.new").rename(home / "unit")
+
+    says("inactive")
+    foreign.start()
+    configure(place, *attached(foreign, unit="vllm.service"))
+    words = place.environment | {"PATH": f"{home}:{place.environment['PATH']}"}
+    place.prefix = ["env", f"PATH={words['PATH']}"]
+    place.run(wait=False)
+    log = place.slot.group_log("theirs")
+    place.until(lambda: log.exists() and "vllm.service is inactive" in log.read_text(), within=60, what="it waits")
+    assert place.group("theirs")["state"] == "starting"
+    says("active")
+    first = place.wait_state("running", "theirs")
+    says("failed", "oom-kill")
+    place.until(
+        lambda: "vllm.service is failed (failed, oom-kill)" in place.group("theirs")["reason"], within=60, what="why"
+    )
+    assert place.group("theirs")["state"] == "rebuilding"
+    says("active")
+    new_generation(place, "theirs", first["generation"])
+    assert {line.split()[1] for line in (home / "asked").read_text().splitlines()} == {"show"}
+    assert foreign.said("term") == []
+
+
 def test_its_key_is_the_servers_own(place: Place, foreign: Foreign) -> None:
     (place.home / "key").write_text("sesame\n")
     foreign.start()

@@ -8,6 +8,7 @@ import pytest
 
 from supervisor import config, resolving
 from supervisor.errors import ConfigError
+from workers.attachment import Unit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +41,8 @@ def test_clients_go_to_the_server_itself_and_its_start_has_no_limit(tmp_path: Pa
         ('url = "http://gpu-box:99999"', "options.url: expected http://HOST:PORT"),
         ('url = "http://b:1"\nhealth = "x"', "options.health: expected a path"),
         ('url = "http://b:1"\nkey_file = "none"', "options.key_file: there is no file"),
+        ('url = "http://b:1"\nunit = "vllm"', "options.unit: expected the name of a systemd service"),
+        ('url = "http://b:1"\nunit = "-H.service"', "options.unit: expected the name of a systemd service"),
         ('url = "http://b:1"\nulr = "x"', "options.ulr: unknown key; expected `url`?"),
     ],
 )
@@ -52,3 +55,58 @@ def test_what_is_wrong_is_said(options: str, says: str, tmp_path: Path) -> None:
 def test_what_it_cannot_do_to_somebody_elses_server_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not started by us"):
         spec_of(tmp_path, 'url = "http://b:1"', LAUNCH + "idle_ttl_s = 5\n")
+
+
+def test_a_group_without_a_unit_is_what_it_was_before_there_were_units(tmp_path: Path) -> None:
+    assert spec_of(tmp_path, 'url = "http://b:1"').options == {"health": "/health"}
+    assert spec_of(tmp_path, 'url = "http://b:1"\nunit = "vllm@0.service"').options["unit"] == "vllm@0.service"
+
+
+SYSTEMCTL = """#!/bin/sh
+echo "$@" >> {home}/asked
+[ -e {home}/away ] && exit 1
+cat {home}/$1
+"""
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A systemctl whose managers say what stands in files named after their option."""
+    (tmp_path / "systemctl").write_text(SYSTEMCTL.format(home=tmp_path))
+    (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (tmp_path / "--user").write_text("LoadState=not-found\nActiveState=inactive\n")
+    return tmp_path
+
+
+def says(systemd: Path, active: str, sub: str = "running", result: str = "success", invocation: str = "one") -> None:
+    (systemd / "--system").write_text(
+        f"LoadState=loaded\nActiveState={active}\nSubState={sub}\nResult={result}\nMainPID=7\nInvocationID={invocation}\n"
+    )
+
+
+@pytest.mark.process
+def test_a_unit_is_up_while_systemd_says_so_and_its_end_has_systemds_words(systemd: Path) -> None:
+    unit = Unit("vllm.service")
+    says(systemd, "activating", "start")
+    assert unit.trouble(often=True) == "vllm.service is activating (start)"
+    says(systemd, "active")
+    assert unit.trouble(often=True) == ""
+    says(systemd, "failed", "failed", "oom-kill")
+    assert unit.trouble(often=False) == ""  # it was asked a moment ago
+    assert unit.trouble(often=True) == "vllm.service is failed (failed, oom-kill)"
+    says(systemd, "active", invocation="two")
+    assert unit.trouble(often=True) == "vllm.service was started anew (pid 7)"
+    (systemd / "--system").write_text("LoadState=not-found\n")
+    assert unit.trouble(often=True) == "there is no unit vllm.service"
+    asked = (systemd / "asked").read_text()
+    assert all(" show " in line and line.endswith(" -- vllm.service") for line in asked.splitlines())  # it only looks
+
+
+@pytest.mark.process
+def test_what_systemd_does_not_say_counts_for_nothing(systemd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (systemd / "away").touch()
+    assert Unit("vllm.service").trouble(often=True) == ""
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert Unit("vllm.service").trouble(often=True) == ""
+    assert Unit("").trouble(often=True) == ""
