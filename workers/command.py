@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from supervisor.contract import GroupSpec, LaunchSpec
 from supervisor.errors import ConfigError, EngineBinaryError
 from supervisor.kinds import PROXY, Activity, Answer, Birth, Command, Report, ServerState
-from workers import container_run
+from workers import container_mounts, container_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -100,11 +100,16 @@ class CommandKind:
 
     async def prepare(self, spec: GroupSpec, report: Callable[[Preparation], None]) -> None:
         """See supervisor.kinds.Preparing."""
-        if not spec.payload:
-            return
-        from workers.payload import first_start
+        if spec.payload:
+            from workers.payload import first_start
 
-        await first_start.prepare(spec, report)
+            await first_start.prepare(spec, report)
+        if spec.is_outside:  # after the files, some of which it may be told to see
+            import trio
+
+            from workers import container_mounts
+
+            await trio.to_thread.run_sync(container_mounts.make, spec)
 
     def looked_at(self, spec: GroupSpec) -> Iterator[Path]:
         """The program, and what is served where that is a file: then its path is absolute, whatever the configuration
@@ -281,6 +286,7 @@ def _ready_problems(options: Mapping[str, Any]) -> Iterator[str]:
         yield f"options.stop: expected a command line as an array of strings, found {stop!r}"
     if isinstance(argv, list) and all(isinstance(word, str) for word in argv) and container_run.is_run(argv):
         yield from container_run.problems(argv)
+        yield from container_mounts.problems(argv)
         if not options.get("health") and not ready:
             yield "options.health: expected one, or `ready`: a container's port takes connections before anything in it does"
 

@@ -60,16 +60,18 @@ def problems(argv: Sequence[str]) -> Iterator[str]:
 
 def options(argv: Sequence[str]) -> Iterator[str]:
     """The names of the options before the image."""
-    takes_value = False
-    for word in argv[2:]:
-        if takes_value:
-            takes_value = False
-        elif not word.startswith("-"):
+    return (name for name, _ in pairs(argv))
+
+
+def pairs(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The options before the image with their values, "" for those that take none."""
+    words = iter(argv[2:])
+    for word in words:
+        if not word.startswith("-"):
             return
-        else:
-            name, equals, _ = word.partition("=")
-            yield name
-            takes_value = not equals and name not in FLAGS and name not in REFUSED
+        name, equals, value = word.partition("=")
+        takes = not equals and name not in FLAGS and name not in REFUSED
+        yield name, next(words, "") if takes else value
 
 
 def name_of(argv: Sequence[str], slot: Path, group: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import trio
 from attrs import evolve
 
 from supervisor import config, resolving
-from supervisor.errors import ConfigError, EngineBinaryError
+from supervisor.errors import ConfigError, EngineBinaryError, PayloadError
 from supervisor.kinds import PROXY, Answer, Birth, ServerState
 from workers import command
 
@@ -184,6 +185,30 @@ def test_a_name_of_the_configuration_stays_and_is_what_a_stop_command_gets(podma
     assert made.argv.count("--rm") == 1
     assert "queenright-web" not in " ".join(made.argv)
     assert '"stop", "mine"' in made.files[Path("/slot/web.ab12.json")]
+
+
+def test_what_a_container_is_to_see_is_made_before_it_starts(podman: Path) -> None:
+    """As whoever runs the engine; and nothing is made where a file or a device is meant, or what nobody can have meant."""
+    home, run = podman.parent, '"./podman", "run", "--rm"'
+    end = '"-p", "{port}:80", "image", "-v", "/not/ours:/x"]\nhealth = "/"'
+    mounts = [
+        f"{home}/models/halogen-2.5:/models:ro", "a-volume:/data", "/anonymous", f"{home}/podman:/bin/tool",
+    ]  # fmt: skip
+    words = ", ".join(f'"-v", "{mount}"' for mount in mounts)
+    spec = spec_of(home, f'argv = [{run}, {words}, "--mount=type=bind,src={home}/more,target=/m", {end}')
+    trio.run(command.KIND.prepare, spec, print)
+    assert (home / "models" / "halogen-2.5").is_dir()
+    assert (home / "models" / "halogen-2.5").stat().st_uid == os.getuid()
+    assert (home / "more").is_dir()
+    assert (home / "podman").is_file()
+    for missing, says in ((f"{home}/x.gguf", "by its name it is a file"), ("/dev/nvidia-none", "check the device")):
+        spec = spec_of(home, f'argv = [{run}, "-v", "{missing}:/x", {end}')
+        with pytest.raises(PayloadError, match=says):
+            trio.run(command.KIND.prepare, spec, print)
+        assert not Path(missing).exists()
+    for relative in ("./models", "~/models", f"{home}/../models"):
+        with pytest.raises(ConfigError, match="expected an absolute path"):
+            spec_of(home, f'argv = [{run}, "--volume={relative}:/x", {end}')
 
 
 def test_without_a_container_nothing_is_undone_and_there_is_no_start_period(program: Path) -> None:
