@@ -22,14 +22,15 @@ ROUNDS_LEAST: Final = 24
 
 
 def engine_as_planned(seen: Round) -> tuple[Verdict, str]:
-    """Each group has its proxy and as many servers as planned, under one warden with one keeper."""
+    """Each group has its proxy and as many servers as planned, under one warden with one keeper. With none planned its leader
+    is no proxy, and what that starts is its own business."""
     sighting = seen.sighting
     if sighting is None:
         return Verdict.UNKNOWN, "the slot could not be looked at"
     wrong = [f"no {name}" for name in ("warden", "keeper") if getattr(sighting, name) is None]
     for group, servers in seen.planned.items():
         there = len(sighting.servers.get(group, ()))
-        if group not in sighting.leaders or there != servers:
+        if group not in sighting.leaders or servers not in (0, there):
             leader = "a proxy" if group in sighting.leaders else "no proxy"
             wrong.append(f"{group} has {leader} and {there} of {servers} servers")
     wrong += [f"{group} is nobody's" for group in sighting.servers.keys() - seen.planned.keys()]

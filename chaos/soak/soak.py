@@ -15,7 +15,7 @@ from chaos.soak.load import Load
 from chaos.soak.seen import Gatherer, Round, usages
 from chaos.soak.verdicts import Judgement, Verdict, worst
 from chaos.stage import GONE_LIMIT
-from supervisor import control
+from supervisor import control, kinds
 from supervisor.errors import QueenrightError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Soak:
         plant: Callable[[Round], Round] = lambda seen: seen,
     ) -> None:
         self._slot, self._every, self._names = slot, every, names
-        self._planned = {group.name: len(group.launches) for group in groups}
+        self._planned = {group.name: planned_servers(group) for group in groups}
         self._carriers = {launch.role: group.name for group in groups for launch in group.launches}
         self._chance = random.Random(seed)
         self._tell, self._plant = tell, plant
@@ -182,7 +182,7 @@ class Soak:
         """What there is, where nothing is missing."""
         self._gatherer.generations()
         seen = observer.look(self._slot)
-        there = all(g in seen.leaders and len(seen.servers.get(g, ())) == n for g, n in self._planned.items())
+        there = all(g in seen.leaders and n in (0, len(seen.servers.get(g, ()))) for g, n in self._planned.items())
         return seen if there and seen.keeper and seen.warden else None
 
     def _recovered(self, hit: Hit) -> None:
@@ -238,6 +238,11 @@ class Soak:
         orphans = [f"pid {who.pid}" for who, _ in self._gatherer.marked() or []]
         verdict = Verdict.BROKEN if orphans else Verdict.HOLDS
         return Judgement("nothing is left", verdict, ", ".join(orphans))
+
+
+def planned_servers(group: GroupSpec) -> int:
+    """That stand behind the group's proxy; 0 where there is none, and its leader serves itself, or watches who does."""
+    return len(group.launches) if kinds.find(group.kind).port_names(group)[0] == kinds.PROXY else 0
 
 
 def fault_judgements(number: int, before: Sighting, after: Sighting | None, hit: Hit | None) -> list[Judgement]:

@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.engine]
 
 DUMMY = ROOT / "chaos" / "dummy.py"
+CONTAINED = ROOT / "tests" / "fakes" / "contained.py"
 
 
 def configure(
@@ -136,6 +139,41 @@ def test_a_new_keeper_takes_it_up_as_it_is(place: Place) -> None:
     assert len(events(place, "start")) == 1
     kill(place.family().servers["web"])
     wait_until(lambda: len(events(place, "listen")) == 2, within=60, what="a new one")
+
+
+@pytest.mark.long
+def test_a_first_request_that_is_silent_is_a_failure_only_after_the_start_period(place: Place) -> None:
+    """It sleeps over its first request and answers no page meanwhile, as one does that compiles its kernels. Nothing but the
+    start period tells it from one that hangs."""
+    words = [sys.executable, "-I", "-S", "-E", str(CONTAINED), "--port", "{port}", "--silent-for", "30"]
+    configure(place, "hasty", argv=words)
+    hasty = place.config.read_text()
+    configure(place, "patient", argv=words, start_period_s=300)
+    place.config.write_text(hasty + place.config.read_text().partition("\n[groups")[2].join(["[groups", ""]))
+    place.run(wait=False)
+    first = {name: place.wait_state("running", name) for name in ("patient", "hasty")}
+    answers: list[bytes] = []
+
+    def ask(url: str) -> None:
+        host, _, port = url.removeprefix("http://").partition(":")
+        with suppress(OSError), socket.create_connection((host, int(port)), 120) as connection:
+            connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+            if data := connection.recv(4096):  # nothing comes from one that was killed
+                answers.append(data.splitlines()[0])
+
+    threads = [threading.Thread(target=ask, args=(facts["url"],)) for facts in first.values()]
+    for thread in threads:
+        thread.start()
+    place.until(
+        lambda: place.group("hasty")["generation"] not in (None, first["hasty"]["generation"]),
+        within=60,
+        what="a rebuild",
+    )
+    for thread in threads:
+        thread.join(120)
+    assert answers == [b"HTTP/1.1 200 OK"]
+    now = place.group("patient")
+    assert (now["generation"], now["restarts"], now["state"]) == (first["patient"]["generation"], 0, "running")
 
 
 def test_a_foreign_listener_is_not_taken_for_it(place: Place) -> None:

@@ -43,6 +43,10 @@ class Ground:
         """One of those with a proxy and servers."""
         return self.chance.choice(sorted(name for name in self.before.leaders if self.before.servers.get(name)))
 
+    def a_leader(self) -> str:
+        """Any group: its leader is a proxy, or serves itself, or watches who does."""
+        return self.chance.choice(sorted(self.before.leaders))
+
     def a_server(self, group: str) -> Identity:
         """One of the group's."""
         return self.chance.choice(sorted(self.before.servers[group], key=lambda one: one.pid))

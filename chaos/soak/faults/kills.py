@@ -45,7 +45,7 @@ class Proxy(_Kill):
 
     def choose(self, ground: Ground) -> tuple[tuple[Identity, ...], frozenset[str]]:
         """A group's leader."""
-        group = ground.a_group()
+        group = ground.a_leader()
         return (ground.before.leaders[group],), frozenset([group])
 
 
@@ -66,7 +66,7 @@ class GroupAndKeeper(_Kill):
 
     def choose(self, ground: Ground) -> tuple[tuple[Identity, ...], frozenset[str]]:
         """The keeper first."""
-        group = ground.a_group()
+        group = ground.a_leader()
         return (ground.keeper, *ground.before.group(group)), frozenset([group, "keeper"])
 
 
@@ -101,5 +101,7 @@ class TermToAll(_Kill):
     number = signal.SIGTERM
 
     def choose(self, ground: Ground) -> tuple[tuple[Identity, ...], frozenset[str]]:
-        """All that holds models and ports."""
-        return tuple(sorted(ground.before.engine, key=lambda one: one.pid)), frozenset(ground.before.leaders)
+        """All of those groups: what is alone may well ignore it, and is not asked to end."""
+        groups = frozenset(name for name in ground.before.leaders if ground.before.servers.get(name))
+        victims = {one for name in groups for one in ground.before.group(name)}
+        return tuple(sorted(victims, key=lambda one: one.pid)), groups

@@ -29,7 +29,7 @@ class StoppedProxy(Fault):
 
     def invoke(self, ground: Ground) -> Hit:
         """It is found out by its state."""
-        group = ground.a_group()
+        group = ground.a_leader()
         _stop(ground, ground.before.leaders[group])
         return Hit((ground.before.leaders[group],), frozenset([group]))
 
