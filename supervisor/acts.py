@@ -77,19 +77,29 @@ def _keep_warm(keeper: Keeper, root: str, keep: bool) -> None:
 
 
 def hold(keeper: Keeper, question: dict[str, Any]) -> None:
-    """Stop the groups, and start none until `release`. The file that says so is the caller's to write first."""
+    """Stop the groups, and start none until `release`; with `groups` those alone. The file that says so is the caller's to
+    write first."""
     tree = _tree(keeper)
-    keeper.held = str(question.get("why") or f"held by {_who(question)}")[:500]
-    tree.hold(keeper.held)
-    journal.note(keeper.slot, "held", why=keeper.held)
+    why = str(question.get("why") or f"held by {_who(question)}")[:500]
+    names = list(question.get("groups", ()))
+    if names:
+        tree.hold_groups(dict.fromkeys(names, why))
+    else:
+        keeper.held = why
+        tree.hold(why)
+    journal.note(keeper.slot, "held", why=why, groups=names)
 
 
 def release(keeper: Keeper, question: dict[str, Any]) -> None:
-    """The hold is over."""
+    """The hold is over; with `groups` that on those alone."""
     tree = _tree(keeper)
-    keeper.held = ""
-    tree.release()
-    journal.note(keeper.slot, "released", who=_who(question))
+    names = list(question.get("groups", ()))
+    if names:
+        tree.release_groups(names)
+    else:
+        keeper.held = ""
+        tree.release()
+    journal.note(keeper.slot, "released", who=_who(question), groups=names)
 
 
 def retry(keeper: Keeper, question: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ FORGOTTEN: Final = 86400.0
 NEXT: Final[Mapping[str, str]] = {
     "failed": "`queenright logs {name} --start` says why; mend it, then `queenright retry {name}`",
     "held": "`queenright release` lets it run again",
+    "held group": "`queenright release --group {name}` lets it run again",
     "payload": "see its source and the disk; `queenright payload fetch` tries it by hand, and the group does so by itself",
     "failing": "`queenright logs keeper` has its last words; the engine serves on, and a keeper is tried every 30 s",
     "restarting": "nothing: the next keeper takes the engine up as it is",
@@ -66,6 +67,8 @@ def _of_engine(snapshot: Mapping[str, Any]) -> Iterator[Trouble]:
     state, reason = snapshot["state"], snapshot["reason"]
     if snapshot.get("held"):
         yield Trouble("held", "engine", snapshot["held"])
+    for name, why in snapshot.get("held_groups", {}).items():
+        yield Trouble("held group", name, why)
     for one in snapshot.get("outside", ()):
         text = f"what its generation {one['generation']} started outside its processes (a container) is not known to have ended"
         yield Trouble("outside", one["group"], text)

@@ -239,6 +239,9 @@ comparing 0.2 us (measured), of a request that takes milliseconds."""
 SLOT_POLL: Final = 1.0
 """Between two looks whether the slot directory is still there."""
 
+HOLD_LOOK: Final = 1.0
+"""Between two looks whether the time of a hold is over, while there is one. A look lists a directory."""
+
 BUILD_LOCK_TRY: Final = 0.05
 """Between two tries of a lock that is polled."""
 

@@ -23,6 +23,7 @@ from supervisor import (
     birth,
     budgets,
     draining,
+    hold_watch,
     holding,
     kinds,
     last_out,
@@ -200,7 +201,9 @@ class Keeper:
             )  # fmt: skip
             if self.procs.notes.get("intent"):
                 self.begin_stop(self.procs.notes["intent"]["stop"])
-            nursery.start_soon(self.tree.run, self.stopping, self.held)
+            held_groups = {name: hold.describe() for name, hold in holding.on_groups(self.slot).items()}
+            nursery.start_soon(self.tree.run, self.stopping, self.held, held_groups)
+            nursery.start_soon(hold_watch.run, self)
             if self.spec.lifetime is Lifetime.MEMBERS:
                 leave = partial(self.begin_stop, "the last member left")
                 nursery.start_soon(last_out.watch, self.slot, lambda: bool(self.warm), leave, self._say_left_warm)

@@ -69,6 +69,7 @@ def nothing(slot: Slot) -> dict[str, Any]:
         "reason": f"{reason}, and none is started: {held}" if held else reason,
         "lifetime": None,
         "held": held,
+        "held_groups": _held_groups(slot),
         "warm": [],
         "keeper": None,
         "warden": None,
@@ -86,6 +87,15 @@ def _hold(slot: Slot) -> str | None:
 
     found = holding.find(slot)
     return found.describe() if found is not None else None
+
+
+def _held_groups(slot: Slot) -> dict[str, str]:
+    """Who holds single groups, and why."""
+    if not slot.held_groups():
+        return {}
+    from supervisor import holding
+
+    return {name: hold.describe() for name, hold in holding.on_groups(slot).items()}
 
 
 def _from_outside(slot: Slot, why: str) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def snapshot(keeper: View) -> dict[str, Any]:
         "reason": of_engine["reason"],
         "lifetime": keeper.spec.lifetime.value if keeper.spec else None,
         "held": keeper.held or None,
+        "held_groups": dict(keeper.tree.held_groups) if keeper.tree else {},
         "draining": keeper.draining or None,
         "warm": sorted(keeper.warm),
         "keeper": {"pid": os.getpid(), "version": __version__, "since": keeper.since},

@@ -73,6 +73,19 @@ class Slot(NamedTuple):
         """While it is there, nothing is started in the slot: `holding`."""
         return self.path / "hold.json"
 
+    def hold_record_of(self, group: str) -> Path:
+        """The same for one group; `hold_record` for none."""
+        return self.path / f"hold.{_plain(group)}.json" if group else self.hold_record
+
+    def held_groups(self) -> list[str]:
+        """Groups that have a `hold_record_of` their own."""
+        try:
+            names = os.listdir(self.path)
+        except OSError:
+            return []
+        parts = (name.split(".") for name in sorted(names))
+        return [part[1] for part in parts if len(part) == 3 and (part[0], part[2]) == ("hold", "json")]
+
     @property
     def control_socket(self) -> Path:
         """May be too long for connect(2): go through `connectable`."""

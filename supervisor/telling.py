@@ -41,6 +41,11 @@ def _unit(event: Event) -> str:
     return f"the warden stays inside {event['inside']}: {event['why']}"
 
 
+def _which(event: Event) -> str:
+    """The groups that it concerns, where it does not concern all."""
+    return f"{', '.join(event['groups'])}: " if event.get("groups") else ""
+
+
 def _names(event: Event) -> str:
     return ", ".join(event["groups"]) or "no group"
 
@@ -55,8 +60,8 @@ WORDS: Final[Mapping[str, Callable[[Event], str]]] = {
     "left warm": lambda event: f"{event['why']}; kept warm for {', '.join(event['roots'])}: {_names(event)}",
     "configured": lambda event: f"configured by {event['who']}: {_names(event)}",
     "keep warm": lambda event: f"{event['root']} {'wants' if event['keep'] else 'no longer wants'} it kept warm",
-    "held": lambda event: f"held: {event['why']}",
-    "released": lambda event: f"released by {event['who']}",
+    "held": lambda event: f"{_which(event)}held: {event['why']}",
+    "released": lambda event: f"{_which(event)}released by {event['who']}",
     "retry": lambda event: f"tried again by {event['who']}: {_names(event)}",
     "keeper leaves": lambda event: f"the keeper makes room for the next one, asked by {event['who']}",
 }

@@ -13,7 +13,7 @@ from supervisor.group import Group
 from supervisor.procs import Gone
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from supervisor.contract import EngineSpec, GroupSpec, State
     from supervisor.kinds import Kind
@@ -40,6 +40,8 @@ class Tree:
         self._find_kind, self._tell, self._tell_end, self._changed = find_kind, tell, tell_end, changed
         self._nursery: trio.Nursery | None = None
         self._held = ""
+        self.held_groups: dict[str, str] = {}
+        """Those that are held by themselves, and why; they need not be in the contract."""
         self._nobodys: set[str] = set()
         """Generations of groups that the contract has not: they are being ended."""
         self.groups = {group.name: self._make(group) for group in spec.groups}
@@ -62,9 +64,10 @@ class Tree:
                 found |= {launch.role: {"group": name, "url": life.birth.url} for launch in group.spec.launches}
         return found
 
-    async def run(self, stopping: str = "", held: str = "") -> None:
+    async def run(self, stopping: str = "", held: str = "", held_groups: Mapping[str, str] | None = None) -> None:
         """Take up what the warden has, start the rest, and live until cancelled. With a reason for `stopping` or `held`
-        nothing is started: what an earlier keeper began to stop is stopped."""
+        nothing is started: what an earlier keeper began to stop is stopped. `held_groups` are not, by name with the reason."""
+        held_groups = held_groups or {}
         rows = latest_rows(self.procs.rows.values())
         async with trio.open_nursery() as self._nursery:
             for row in list(self.procs.rows.values()):
@@ -73,7 +76,9 @@ class Tree:
             for name, group in self.groups.items():
                 if stopping:
                     group.stop(stopping)
-                self._nursery.start_soon(self._live, group, rows.pop(name, None), not (stopping or held))
+                self._nursery.start_soon(
+                    self._live, group, rows.pop(name, None), not (stopping or held or name in held_groups)
+                )
             for group_name, generation in self.slot.undone():  # a group that starts does so itself, before it does
                 if generation not in self.procs.rows and (stopping or held or group_name not in self.groups):
                     path = self.slot.generation_undo(group_name, generation)
@@ -83,6 +88,7 @@ class Tree:
                 self._nursery.start_soon(self._end, row)
             if held:
                 self.hold(held)
+            self.hold_groups(held_groups)
 
     async def _live(self, group: Group, row: Row | None, wanted: bool) -> None:
         """A group's life, until it is retired."""
@@ -122,9 +128,10 @@ class Tree:
                 self.groups[group.name].reshape(group, kinds[group.name], why, drain_s)
             else:
                 new = self.groups[group.name] = self._make(group)
-                self._nursery.start_soon(self._live, new, None, not self._held)
-                if self._held:
-                    new.hold(self._held)
+                why_held = self._held or self.held_groups.get(group.name, "")
+                self._nursery.start_soon(self._live, new, None, not why_held)
+                if why_held:
+                    new.hold(why_held)
         for name in self.groups.keys() - kinds.keys():
             self.groups[name].retire(why, drain_s)
         self._tell()
@@ -135,11 +142,26 @@ class Tree:
         for group in self.groups.values():
             group.hold(why)
 
+    def hold_groups(self, held: Mapping[str, str]) -> None:
+        """The same for these groups alone, each with its reason."""
+        self.held_groups |= held
+        for name, why in held.items():
+            if name in self.groups:
+                self.groups[name].hold(why)
+
     def release(self) -> None:
-        """Start every group that is held."""
+        """Start every group that is held, but for those that are held by themselves."""
         self._held = ""
-        for group in self.groups.values():
-            group.release()
+        for name, group in self.groups.items():
+            if name not in self.held_groups:
+                group.release()
+
+    def release_groups(self, names: Iterable[str]) -> None:
+        """Start these, unless the whole slot is held."""
+        for name in names:
+            self.held_groups.pop(name, None)
+            if name in self.groups and not self._held:
+                self.groups[name].release()
 
     def retry(self, names: Iterable[str]) -> list[str]:
         """Try those again that were given up; says which. An unknown name is none."""

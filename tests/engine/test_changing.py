@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisor import control, holding
+from supervisor import control, holding, identity
 from supervisor.control import ControlError
 from supervisor.errors import ExitCode
 from tests.engine.kit import Launch
@@ -133,6 +133,43 @@ def test_a_hold_keeps_the_engine_down_until_it_is_released(place: Place) -> None
 
 
 @pytest.mark.long
+def test_a_hold_on_one_group_leaves_the_others_alone_survives_everybody_and_ends_by_itself(place: Place) -> None:
+    front = place.member()
+    before = place.family()
+    done = place.cli("hold", "benchmark", "--group", "chat", "--for", "1d")
+    assert done.returncode == 0, done.stderr
+    held = place.wait_state("held")
+    assert "benchmark" in held["reason"]
+    assert place.snapshot()["held"] is None
+    assert identity.liveness(before.servers["chat"]) is identity.Liveness.DEAD
+    assert place.group("embed")["proxy"]["pid"] == before.proxies["embed"].pid
+    assert "wrong     chat: held by" in place.cli("status").stdout
+    assert place.cli("hold", "--group", "chta").returncode == int(ExitCode.USAGE)
+    assert "there are: chat, embed" in place.cli("hold", "--group", "chta").stderr
+    assert place.cli("hold", "--for", "soon").returncode == int(ExitCode.USAGE)
+    # Neither a new keeper nor a new engine starts it, nor a release of the whole slot.
+    kill(before.keeper)
+    place.until(lambda: place.snapshot()["keeper"]["pid"] != before.keeper.pid, within=60, what="a new keeper")
+    place.wait_state("held")
+    front.end()
+    place.wait_empty()
+    assert "benchmark" in place.status()[1]["held_groups"]["chat"]
+    place.run(wait=False)
+    place.wait_state("running", "embed")
+    place.wait_state("held")
+    assert "group chat is held by itself" in place.cli("release").stdout
+    place.wait_state("held")
+    assert len(place.spawns()) == 1
+    assert place.cli("release", "--group", "chat").returncode == 0
+    place.wait_state("running")
+    assert place.cli("hold", "--group", "chat", "--for", "2s").returncode == 0
+    place.wait_state("running", within=60)
+    assert len(place.spawns()) == 3
+    assert not place.slot.hold_record_of("chat").exists()
+    assert "chat: released by its time, which is over" in place.cli("events").stdout
+
+
+@pytest.mark.long
 def test_a_hold_that_meets_a_silent_keeper_says_what_is_so_and_a_release_is_told_again(place: Place) -> None:
     place.configure({"chat": (Launch("chat", knobs={"load": 2}),)})
     place.member()
@@ -153,7 +190,7 @@ def test_a_hold_that_meets_a_silent_keeper_says_what_is_so_and_a_release_is_told
     place.wait_state("held")
     place.slot.hold_record.unlink()  # as a release does it that the keeper then did not hear of
     done = place.cli("release", "--json")
-    assert json.loads(done.stdout) == {"released": True, "engine": True}
+    assert json.loads(done.stdout) == {"released": True, "engine": True, "still_held": []}
     started = place.wait_state("starting")
     assert "held" not in started["reason"] + place.group()["reason"]
     place.wait_state("running")

@@ -59,6 +59,7 @@ TROUBLE: dict[str, dict[str, Any]] = {
     "stalled": {"groups": [group(server(health=HUNG))]},
     "stuck load": {"groups": [group(server(state="loading", loading=STILL))]},
     "payload": {"groups": [group(state="fetching", reason="HTTP 503", fetching={"of": 0, "trouble": "PayloadError"})]},
+    "held group": {"held_groups": {"chat": "held by ann: benchmark"}},
     "outside": {"outside": [{"group": "web", "generation": "ab12", "file": "/s/groups/web.ab12.undo"}]},
     "gateway": {"gateway": {"url": None, "state": "failed", "reason": "port 8080 is taken"}},
     "memory": {"groups": [group(server(memory={"warnings": ["sequences: 4 asked for, 2 in effect"]}))]},
