@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.support import ROOT
+from tests.pages import blocks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,15 +24,14 @@ STAND_IN = {
 
 
 def write_programs(page: str, folder: Path) -> list[Path]:
-    """Each Python block of the page as a file named by the first word of its docstring, and each shell block as one
+    """Each program of the page: a Python block as a file named by the first word of its docstring, and a shell block as one
     named by the first word of its second line, a comment."""
-    text = (ROOT / "docs" / "guides" / page).read_text(encoding="utf-8")
     written = []
-    for block in re.findall(r"^```(?:python|sh)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
-        found = re.match(r'(?:"""|#!/bin/sh\n# )(\w+\.(?:py|sh))\b', block)
-        assert found is not None, block[:80]
-        written.append(folder / found[1])
-        written[-1].write_text(block, encoding="utf-8")
+    for block in blocks(f"docs/guides/{page}"):
+        found = re.match(r'(?:"""|#!/bin/sh\n# )(\w+\.(?:py|sh))\b', block.text)
+        if found is not None:
+            written.append(folder / found[1])
+            written[-1].write_text(block.text, encoding="utf-8")
     return written
 
 

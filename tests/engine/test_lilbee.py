@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ import pytest
 
 from tests.engine.kit import CHAT, EMBED, ONE_THREAD, Launch
 from tests.engine.place import Place
-from tests.support import ROOT, free_port
+from tests.pages import of_test
+from tests.support import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,15 +32,13 @@ pytestmark = [
 ]
 LIMIT = 240.0
 """One command: ten seconds of imports on a quiet machine, and the answer of a small model."""
-PAGE = ROOT / "docs" / "guides" / "lilbee.md"
+THIS = "tests/engine/test_lilbee.py::test_a_released_lilbee_adds_searches_and_asks"
 NOTE = "# Zembla\n\nThe capital of Zembla is Onhava. Its northern coast is cold, and its beekeepers are many.\n"
 
 
 def settings(url: str) -> dict[str, str]:
     """What the page has the reader export, for the gateway at `url`."""
-    block = re.search(r"```sh\n(export .*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
-    assert block is not None
-    found = dict(re.findall(r"export (\w+)=(\S+)", block[1]))
+    found = dict(re.findall(r"export (\w+)=(\S+)", of_test("docs/guides/lilbee.md", THIS)[0].text))
     return found | {"LILBEE_LM_STUDIO_BASE_URL": f"{url}/v1"}
 
 
@@ -67,9 +67,11 @@ def test_a_released_lilbee_adds_searches_and_asks(real: tuple[Place, str]) -> No
     environment |= {name: str(home) for name in ("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
     environment["LILBEE_DATA"] = str(home / "data")
 
-    def lilbee(*words: str) -> str:
+    def lilbee(command: str) -> str:
+        words = shlex.split(command)
+        assert words[0] == "lilbee"
         done = subprocess.run(
-            [LILBEE, *words],
+            [LILBEE, *words[1:]],
             cwd=home,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -81,8 +83,9 @@ def test_a_released_lilbee_adds_searches_and_asks(real: tuple[Place, str]) -> No
         assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
         return done.stdout
 
-    lilbee("add", "zembla.md")
-    assert "Onhava" in lilbee("search", "Onhava")
-    said = json.loads(lilbee("--json", "ask", "--no-sync", "What is the capital of Zembla?").strip().splitlines()[-1])
+    add, search, ask = of_test("docs/guides/lilbee.md", THIS)[-1].commands
+    lilbee(add)
+    assert "Onhava" in lilbee(search)
+    said = json.loads(lilbee(ask).strip().splitlines()[-1])
     assert said["answer"].strip()
     assert "zembla.md" in json.dumps(said)

@@ -1,8 +1,7 @@
-"""docs/tutorial.md on a real engine: every command of it, in its order, and none may fail."""
+"""docs/tutorial.md and README.md on a real engine: every command of them, in its order, and none may fail."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.engine.place import Place
-from tests.support import ROOT, free_port
+from tests.pages import of_test
+from tests.support import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.engine]
 
-PAGE = ROOT / "docs" / "tutorial.md"
+THIS = "tests/engine/test_tutorial.py::test_every_command_does_what_it_is_there_for"
 PORT = "11411"
 """As the page has it. A test's engine listens elsewhere: somebody may be using that one."""
 
@@ -39,28 +39,46 @@ def learner(real_kit: Kit) -> Iterator[Place]:
 
 
 @pytest.mark.long
-def test_every_command_of_the_tutorial_does_what_it_is_there_for(learner: Place) -> None:
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "README.md"])
+def test_every_command_does_what_it_is_there_for(learner: Place, page: str) -> None:
     port = str(free_port())
-    commands = re.findall(r"^\$ (.*)$", PAGE.read_text(encoding="utf-8").replace(PORT, port), flags=re.MULTILINE)
-    home = learner.config.parent
     environment = learner.environment
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     said: dict[str, str] = {}
-    for command in commands:
-        if command == "queenright run":
-            learner.run()
-            continue
-        done = subprocess.run(
-            ["sh", "-c", command], cwd=home, env=environment, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        said[command] = done.stdout
-        if command == "queenright init":
-            text = learner.config.read_text(encoding="utf-8")
-            learner.config.write_text(text.replace('# listen = "127.0.0.1:11411"', f'listen = "127.0.0.1:{port}"'))
+    for block in of_test(page, THIS):
+        for written in block.commands or [block.text]:
+            is_shell = block.language != "python"
+            command = written.partition("  #")[0].replace(".venv/bin/", "").strip() if is_shell else written
+            command = command.replace(PORT, port)
+            if command == "queenright run":
+                learner.run()
+                continue
+            done = subprocess.run(
+                ["sh", "-c", command] if is_shell else [sys.executable, "-c", command],
+                cwd=learner.home,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+            said[command] = done.stdout
+            if command == "queenright init":
+                text = learner.config.read_text(encoding="utf-8")
+                learner.config.write_text(
+                    text.replace(f'# listen = "127.0.0.1:{PORT}"', f'listen = "127.0.0.1:{port}"')
+                )
     answers = [text for command, text in said.items() if "chat/completions" in command]
     assert len(answers) == 2
-    assert all('"content"' in answer for answer in answers)
-    assert "killed by SIGKILL" in said["queenright events"]
-    assert "http://127.0.0.1:" in said[commands[-2]]
-    assert "sh" in said[commands[-2]].splitlines()[-1]
+    under = next(command for command in said if " exec -- " in command)
+    if page == "README.md":
+        assert '"content"' in answers[0]
+        assert answers[
+            1
+        ].strip()  # the Python program prints what it says, and how much that is, is the model's to choose
+        assert '"embed"' in said[under]
+    else:
+        assert all('"content"' in answer for answer in answers)
+        assert "killed by SIGKILL" in said["queenright events"]
+        assert "http://127.0.0.1:" in said[under]
+        assert "sh" in said[under].splitlines()[-1]
