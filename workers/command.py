@@ -225,7 +225,7 @@ def _problems(group: GroupConfig) -> Iterator[str]:
     options = group.options
     yield from unknown_keys(options, KNOWN)
     yield from _argv_problems(options)
-    yield from _ready_problems(options)
+    yield from _ready_problems(options, group.start_limit_s)
     health, workdir = options.get("health", "/"), options.get("workdir", "/")
     if not isinstance(health, str) or not _HEALTH.fullmatch(health):
         yield f"options.health: expected a path that begins with / (no blanks), found {health!r}"
@@ -276,7 +276,7 @@ def _stop(options: Mapping[str, Any], folder: Path) -> list[str]:
     return [str(_program(words[0], folder)), *words[1:]] if words else []
 
 
-def _ready_problems(options: Mapping[str, Any]) -> Iterator[str]:
+def _ready_problems(options: Mapping[str, Any], start_limit_s: float) -> Iterator[str]:
     ready, stop, argv = options.get("ready", ""), options.get("stop", ["x"]), options.get("argv")
     try:
         re.compile(ready)
@@ -285,8 +285,12 @@ def _ready_problems(options: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(stop, list) or not stop or not all(isinstance(word, str) and "\0" not in word for word in stop):
         yield f"options.stop: expected a command line as an array of strings, found {stop!r}"
     if isinstance(argv, list) and all(isinstance(word, str) for word in argv) and container_run.is_run(argv):
+<<<<<<< HEAD
         yield from container_run.problems(argv)
         yield from container_mounts.problems(argv)
+=======
+        yield from container_run.problems(argv, start_limit_s)
+>>>>>>> cf9d8be (Agents and editors have a page, each command its output, and podman its three traps)
         if not options.get("health") and not ready:
             yield "options.health: expected one, or `ready`: a container's port takes connections before anything in it does"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,7 @@ REFUSED: Final = {
     "--sig-proxy": "its SIGTERM is the container's",
 }
 INSPECT: Final = 5.0  # budget: one `inspect`, which takes 20 ms; an engine that is busy with an image may take seconds
+START_PERIOD: Final = "--health-start-period"
 PROGRAM: Final = Path(container.__file__).resolve()
 
 
@@ -51,11 +53,35 @@ def is_run(argv: Sequence[str]) -> bool:
     return len(argv) > 2 and Path(argv[0]).name in ENGINES and argv[1] == "run"
 
 
-def problems(argv: Sequence[str]) -> Iterator[str]:
+def problems(argv: Sequence[str], start_limit_s: float) -> Iterator[str]:
     """What such a command line may not say."""
-    for word in options(argv):
-        if word in REFUSED:
-            yield f"options.argv: {word}: leave it out, {REFUSED[word]}"
+    given = set(options(argv))
+    for word in sorted(given & REFUSED.keys()):
+        yield f"options.argv: {word}: leave it out, {REFUSED[word]}"
+    if START_PERIOD not in given:
+        return
+    if "--health-cmd" not in given:  # podman then ignores it for the image's own check (podman 21476)
+        yield f"options.argv: {START_PERIOD} is of no effect without --health-cmd: name that too"
+    period = seconds(value_of(argv, START_PERIOD))
+    if period is None or period >= start_limit_s:
+        yield f"start_limit_s ({start_limit_s:g}) is not longer than {START_PERIOD} {value_of(argv, START_PERIOD)}"
+
+
+def value_of(argv: Sequence[str], option: str) -> str:
+    """What such an option is given."""
+    for index, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else "".join(argv[index + 1 : index + 2])
+    return ""
+
+
+def seconds(duration: str) -> float | None:
+    """A duration as Go writes it (`1h30m`, `500ms`), which both engines take; None for what is none."""
+    if not re.fullmatch(r"(?:\d+(?:\.\d+)?(?:ms|h|m|s))+", duration):
+        return None
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+)(ms|h|m|s)", duration))
 
 
 def options(argv: Sequence[str]) -> Iterator[str]:

@@ -456,10 +456,22 @@ UNITS: dict[str, Case] = {
         "an engine and half of its members are killed in one instant: those who are left build it once",
         "cases/requests::an_engine_killed_with_half_of_its_members_is_built_once_by_the_others__systemd_32304",
     ),
-    **{
-        f"podman-container-tools/podman#{number}": Later("units for podman", "there are units for systemd only")
-        for number in (21134, 27290, 21476, 9510)
-    },
+    "podman-container-tools/podman#21134": held(
+        "a stop of a group in a container is bounded by our grace, not by the ten seconds of its container engine",
+        "engine/containers::a_stop_takes_our_grace_and_not_the_container_engines_ten_seconds__podman_21134",
+    ),
+    "podman-container-tools/podman#27290": held(
+        "a start limit that a container's own start period would outlast is refused",
+        "workers/command::a_start_limit_is_longer_than_the_period_of_the_containers_own_check__podman_27290",
+    ),
+    "podman-container-tools/podman#21476": held(
+        "a start period that podman ignores, for want of a health command, is refused",
+        "workers/command::a_start_period_that_the_container_engine_would_ignore_is_refused__podman_21476",
+    ),
+    "podman-container-tools/podman#9510": held(
+        "what a container is to see is made before it starts",
+        "workers/payload::a_directory_that_a_container_mounts_is_made__podman_9510",
+    ),
 }
 
 DEVICES: dict[str, Case] = {
@@ -783,13 +795,13 @@ AGENTS: dict[str, Case] = {
         "a front end that is there four times is one engine, and each of them under the documented memory, with no model in it",
         "engine/sharing::four_front_ends_that_do_nothing_hold_little_and_no_model__hermes_agent_100360",
     ),
-    "anomalyco/opencode#2974": Later(
-        "a page of agents, with the setting of each that truly works",
-        "what the gateway can do against a client's own limit it does: streams that wait are not silent",
+    "anomalyco/opencode#2974": held(
+        "a stream is never silent for as long as a client waits, so that a limit which no setting changes ends nothing",
+        "engine/agents_page::a_client_whose_own_limit_cannot_be_set_gets_its_answer__opencode_2974_cline_9328",
     ),
-    "cline/cline#9328": Later(
-        "a page of agents, with the setting of each that truly works",
-        "what the gateway can do against a client's own limit it does: streams that wait are not silent",
+    "cline/cline#9328": held(
+        "the same, of the five minutes without a byte in which a long prompt is read",
+        "engine/agents_page::a_client_whose_own_limit_cannot_be_set_gets_its_answer__opencode_2974_cline_9328",
     ),
 }
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from supervisor.control import ControlError
 from tests.engine.containers import Containers
 from tests.engine.seen import kill
 from tests.engine.test_command import DUMMY, get
+from tests.fakes.container_engine import RM_GRACE_S
 from tests.support import wait_until
 from workers import container
 
@@ -114,6 +116,21 @@ def test_whatever_is_killed_the_container_is_rebuilt_and_none_is_left(place: Pla
 
 
 @pytest.mark.long
+@pytest.mark.long
+def test_a_stop_takes_our_grace_and_not_the_container_engines_ten_seconds__podman_21134(
+    place: Place, containers: Containers
+) -> None:
+    """The fake's `rm -f` is podman's: SIGTERM first, and ten seconds until SIGKILL."""
+    configure(place, *group("web", containers, "--ignore-term", grace_s=0.5))
+    running = place.run(wait=False)
+    place.wait_state("running", "web")
+    began = time.monotonic()
+    assert place.cli("stop").returncode == 0
+    assert time.monotonic() - began < RM_GRACE_S
+    running.wait()
+    assert not containers.living()
+
+
 def test_what_a_dead_warden_left_in_a_container_is_ended_by_the_next_step(place: Place, containers: Containers) -> None:
     configure(place, *group("web", containers, *BAD))
     place.run(wait=False)

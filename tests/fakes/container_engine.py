@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = {"--rm", "--init", "-q"}
+RM_GRACE_S = 10.0
+"""Between the two signals of `rm -f` (podman-rm(1), `--time`)."""
 
 
 # --- the daemon -------------------------------------------------------------------------------------------------------
@@ -137,8 +139,11 @@ class Handler(socketserver.StreamRequestHandler):
     def rm(self, given: dict[str, Any]) -> None:
         for one in self.each(given):
             one.remove = True
-            one.kill(signal.SIGKILL)
+            one.kill(signal.SIGTERM)  # as podman; docker kills at once
             if one.process is not None:
+                with suppress(subprocess.TimeoutExpired):
+                    one.process.wait(RM_GRACE_S)
+                one.kill(signal.SIGKILL)
                 one.process.wait()
             with self.server.lock:
                 self.server.containers.pop(one.id, None)
@@ -154,6 +159,11 @@ class Handler(socketserver.StreamRequestHandler):
                     one.process.wait(given["time"])
             except subprocess.TimeoutExpired:
                 one.kill(signal.SIGKILL)
+        self.say(exit=0)
+
+    def kill(self, given: dict[str, Any]) -> None:
+        for one in self.each(given):
+            one.kill(signal.SIGKILL)
         self.say(exit=0)
 
     def inspect(self, given: dict[str, Any]) -> None:
