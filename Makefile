@@ -9,7 +9,7 @@ ARGS ?=
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long test-lowest lint format docs bench lock clean
+.PHONY: help setup setup-dev demo test test-long test-lowest lint format docs bench release-check changelog lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,12 @@ format: setup-dev ## let ruff format and fix what it can
 
 docs: setup-dev ## the documentation as a site in build/site, with every link checked
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict -f .ci/mkdocs.yml
+
+release-check: setup-dev ## whether what would be published is whole; TAG=v1.2.3: and is that release
+	@$(RUN)/python .ci/release_check.py $(if $(TAG),--tag $(TAG))
+
+changelog: setup-dev ## VERSION=1.2.3: put the fragments of .changes/ into CHANGELOG.md
+	@$(RUN)/python .ci/changelog.py $(VERSION)
 
 bench: setup-dev ## ratios of this machine: commands, and recovery against a plain start
 	@$(RUN)/python -m chaos.bench $(ARGS)

@@ -470,6 +470,7 @@ UNITS: dict[str, Case] = {
     ),
     "podman-container-tools/podman#9510": held(
         "what a container is to see is made before it starts",
+        "workers/command::what_a_container_is_to_see_is_made_before_it_starts",
         "workers/payload::a_directory_that_a_container_mounts_is_made__podman_9510",
     ),
 }

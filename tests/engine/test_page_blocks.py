@@ -1,4 +1,5 @@
-"""Commands of the guides, as they stand there, on real processes: docs/guides/shell.md, payloads.md, watching.md, systemd.md;
+"""Commands of the guides, as they stand there, on real processes: docs/guides/shell.md, payloads.md, watching.md,
+own-binaries.md, systemd.md;
 and the scrape of docs/reference/metrics.md."""
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ def test_the_commands_of_the_guides_do_what_they_are_there_for(place: Place) -> 
             watching.terminate()
         (scrape,) = of_test("docs/reference/metrics.md", GUIDES)
         assert "\nqueenright_up{" in shell(place, scrape.text.replace("11411", port))
+        (look,) = of_test("docs/guides/own-binaries.md", GUIDES)
+        assert "engine: an engine is running" in shell(place, look.text)
         write_programs("shell.md", place.home)
         (ask,) = of_test("docs/guides/shell.md", GUIDES)
         for command in ask.commands:

@@ -39,9 +39,16 @@ def used(command: str) -> list[list[str]]:
 
 
 def queenright_lines() -> list[tuple[str, list[str]]]:
-    """With where it stands: in a block that somebody types, or in an example of a command's own help."""
+    """With where it stands: in a block that somebody types, in the text, or in an example of a command's own help."""
     blocks_of_others = [block for block in TYPED if block.page != OUTPUT]
     found = [(block.name, words) for block in blocks_of_others for command in block.commands for words in used(command)]
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+        if page not in (OUTPUT, "CHANGELOG.md") and ROOT / page != HELP:
+            inline = re.findall(r"`(queenright [^`]*[a-zA-Z])`", text)
+            found += [
+                (page, words) for line in inline for words in used(line.replace("\n", " ")) if "--help" not in words
+            ]
     for line in HELP.read_text(encoding="utf-8").splitlines():
         if line.startswith("      queenright "):
             found += [(line.strip(), words) for words in used(line.strip().partition("   ")[0])]

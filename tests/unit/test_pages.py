@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import budgets
+from supervisor import advice, budgets
 from supervisor.slot import Slot
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +74,13 @@ def test_the_figures_are_those_of_the_budgets() -> None:
     named += [(name, said) for said, name in re.findall(r"([\d.]+) s \(`([A-Z_]+)`\)", text)]
     assert len(named) > 8
     assert {(name, float(said)) for name, said in named} == {(name, getattr(budgets, name)) for name, _ in named}
+
+
+def test_the_page_of_remedies_has_each_step_that_the_program_names() -> None:
+    page = (ROOT / "docs" / "guides" / "what-to-do-when.md").read_text(encoding="utf-8")
+    steps = [step.format(name="GROUP") for step in advice.NEXT.values()]
+    assert [step for step in steps if f"| {step} |\n" not in page] == []
+    assert page.partition("## It does not start")[0].count("\n| ") == len(steps) + 1  # and no others
 
 
 def test_each_module_of_the_core_has_one_room() -> None:
