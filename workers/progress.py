@@ -66,7 +66,7 @@ class Lines:
 
     def at(self, done: int) -> None:
         """See Progress."""
-        self._done = done
+        self._done = done = min(done, self._total or done)  # pip has what it fetched twice on disk for a while
         now = time.monotonic()
         if now - self._said >= LINE_EVERY:
             self._said = now

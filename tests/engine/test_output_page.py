@@ -1,6 +1,6 @@
 """docs/reference/output.md on a real engine: each command of it, in its order, prints what stands below it.
 
-QUEENRIGHT_WRITE_PAGES=1 writes anew what stands there. What differs from run to run is levelled before it is compared, and
+And the capture of a watch in README.md is of such a screen. QUEENRIGHT_WRITE_PAGES=1 writes anew what stands there. What differs from run to run is levelled before it is compared, and
 of what differs from machine to machine (a plan, a diagnosis) the names of the lines alone are held.
 """
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NAME = "docs/reference/output.md"
 PAGE = ROOT / NAME
+README = ROOT / "README.md"
 THIS = "tests/engine/test_output_page.py::test_each_command_prints_what_the_page_shows"
 WRITE = "QUEENRIGHT_WRITE_PAGES"
 ELSEWHERE = {"demo": "README.md shows it, and makes it run"}
@@ -178,6 +179,11 @@ def test_each_command_prints_what_the_page_shows(reader: Place) -> None:
         return
     for block, text in said.items():
         compare(shown(block)[0], text, shown(block)[1])
+    watch = README.read_text(encoding="utf-8").partition("`queenright status --watch`, on a terminal:\n\n")[2]
+    *screen, now = watch.partition("\n\n")[0].splitlines()
+    running = next(text for block, text in said.items() if shown(block)[0] == "queenright status" and "running" in text)
+    assert levelled("\n".join(screen)) == levelled(running)
+    assert "Ctrl-C ends this" in now
 
 
 def test_every_command_is_shown() -> None:

@@ -37,6 +37,15 @@ def test_lines_say_bytes_and_seconds_where_there_is_no_terminal(monkeypatch: pyt
     assert lines[-1] == "done [y]"
 
 
+def test_no_line_says_that_more_came_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    stream = io.StringIO()
+    teller = Lines(stream)
+    teller.begin("fetching x", 2_000_000)
+    teller.at(4_100_000)
+    assert "2.0 MB of 2.0 MB" in stream.getvalue()
+
+
 def test_a_terminal_gets_a_bar() -> None:
     stream = Terminal()
     teller = for_stream(stream)
