@@ -48,7 +48,7 @@ def parse(text: str, path: Path) -> Config:
     """
     path = path.absolute()
     tree = toml_tree(text, path)
-    from supervisor.config_check import structure  # brings attrs, which a command that only looks never needs
+    from supervisor.config_check import structure  # brings cattrs, which a command that only looks never needs
 
     return structure(tree, path)
 

@@ -1,7 +1,7 @@
 """Whether a configuration is right: every problem of a file at once, each with its key, what was expected and found.
 
-The rules are in `config_rules`; here the classes are walked and what is wrong is collected. llama-swap ignores unknown keys
-in silence; we refuse them.
+cattrs walks the classes and collects; the rules are ours (`config_rules`). llama-swap ignores unknown keys in silence;
+we refuse them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from attrs import NOTHING, fields
+from attrs import fields
+from cattrs import Converter
+from cattrs.errors import (
+    AttributeValidationNote,
+    ClassValidationError,
+    ForbiddenExtraKeysError,
+    IterableValidationNote,
+)
+from cattrs.gen import make_dict_structure_fn, override
 
 from supervisor.config_rules import NAME, OWNED, Rule, Unfit, rules_of, show, written
 from supervisor.config_shape import DEFAULT_KIND, Config, EngineConfig, GatewayConfig, GroupConfig, LaunchConfig
@@ -21,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Key = tuple[str | int, ...]
-Problem = tuple[Key, str]
 T = TypeVar("T")
 
 _GIVEN: Final[Mapping[type, tuple[str, ...]]] = {
@@ -41,14 +48,14 @@ def structure(tree: Mapping[str, Any], path: Path) -> Config:
     Raises:
         ConfigError: one line for each problem.
     """
-    rules = rules_of(path.parent, _each)
+    converter = Converter(detailed_validation=True)
 
     def engine(value: Any) -> EngineConfig:
-        return _fill(EngineConfig, _table(value, "[engine]"), rules)
+        return converter.structure(_table(value, "[engine]"), EngineConfig)
 
     def gateway(value: Any) -> GatewayConfig:
         table = _table(value, "[gateway]")
-        return _fill(GatewayConfig, {**table, "is_named": "listen" in table}, rules)
+        return converter.structure({**table, "is_named": "listen" in table}, GatewayConfig)
 
     def groups(value: Any) -> Mapping[str, GroupConfig]:
         if not _table(value, "[groups.NAME]"):
@@ -57,7 +64,7 @@ def structure(tree: Mapping[str, Any], path: Path) -> Config:
 
     def group(name: str, value: Any) -> GroupConfig:
         given = {"name": name, "folder": path.parent}
-        return _fill(GroupConfig, {**_table(value, "[groups.NAME]"), **given}, rules)
+        return converter.structure({**_table(value, "[groups.NAME]"), **given}, GroupConfig)
 
     def launches(value: Any) -> tuple[LaunchConfig, ...]:
         if not isinstance(value, list) or not value:
@@ -65,34 +72,31 @@ def structure(tree: Mapping[str, Any], path: Path) -> Config:
         return tuple(_each(launch, enumerate(value)))
 
     def launch(_: int, value: Any) -> LaunchConfig:
-        return _fill(LaunchConfig, _table(value, "[[groups.NAME.launches]]"), rules)
+        return converter.structure(_table(value, "[[groups.NAME.launches]]"), LaunchConfig)
 
+    rules = rules_of(path.parent, _each)
     rules[Config] |= {
         "engine": Rule("an [engine] table", engine),
         "gateway": Rule("a [gateway] table", gateway),
         "groups": Rule("at least one [groups.NAME] table", groups),
     }
     rules[GroupConfig]["launches"] = Rule("at least one [[groups.NAME.launches]] table", launches)
+    for cls, of_keys in rules.items():
+        hooks: Any = {key: override(struct_hook=rule) for key, rule in of_keys.items()}
+        fill: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **hooks)
+        converter.register_structure_hook(cls, fill)
 
     config = None
-    problems: list[Problem] = []
+    problems: list[tuple[Key, str]] = []
     try:
-        config = _fill(Config, {"engine": {}, **tree, "path": path}, rules)
-    except _UnfitPartsError as error:
-        problems += error.problems
+        config = converter.structure({"engine": {}, **tree, "path": path}, Config)
+    except ClassValidationError as error:
+        problems += _problems(error, (), rules)
     problems += _across(tree)
     if config is None or problems:
         lines = [f"{path}: {written_key(key)}: {text}" for key, text in problems]
         raise ConfigError("\n".join(lines), _EXPLAIN)
     return config
-
-
-class _UnfitPartsError(Exception):
-    """What is wrong with the parts of a value, each with its key there."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        super().__init__(problems)
-        self.problems = problems
 
 
 def written_key(key: Key) -> str:
@@ -113,42 +117,46 @@ def _table(value: Any, which: str) -> dict[str, Any]:
 
 
 def _each(take: Callable[[Any, Any], T], pairs: Any) -> list[T]:
-    """What `take` makes of every (key or index, value). What is wrong with any of them comes together."""
-    taken: list[T] = []
-    problems: list[Problem] = []
+    """What `take` makes of every (key or index, value). The failures of all come together, each noting its place."""
+    taken = []
+    failures: list[Exception] = []
     for place, value in pairs:
         try:
             taken.append(take(place, value))
-        except Unfit as error:
-            problems.append(((place,), str(error)))
-        except _UnfitPartsError as error:
-            problems += [((place, *key), text) for key, text in error.problems]
-    if problems:
-        raise _UnfitPartsError(problems)
+        except (Unfit, ExceptionGroup) as error:
+            error.add_note(IterableValidationNote(f"at {place}", place, None))
+            failures.append(error)
+    if failures:
+        raise ExceptionGroup("unfit", failures)
     return taken
 
 
-def _fill(cls: type[T], table: Mapping[str, Any], rules: Mapping[type, Mapping[str, Rule]]) -> T:
-    """The instance of one of our classes that a table says, by the rules of its keys. Raises _UnfitPartsError."""
-    given: dict[str, Any] = {}
-    problems: list[Problem] = []
+def _problems(
+    group: ExceptionGroup[Exception], key: Key, rules: Mapping[type, Mapping[str, Rule]]
+) -> Iterator[tuple[Key, str]]:
+    """The leaves of what cattrs and `_each` collected, with their keys."""
+    for error in group.exceptions:
+        place = _place(error, key)
+        match error:
+            case ExceptionGroup():
+                yield from _problems(error, place, rules)
+            case ForbiddenExtraKeysError(cl=cls, extra_fields=extra):
+                yield from (((*key, name), _unknown(name, cls)) for name in sorted(extra))
+            case Unfit():
+                yield place, str(error)
+            case KeyError() if isinstance(group, ClassValidationError):
+                yield place, f"missing; expected {rules[group.cl][str(place[-1])].expected}"
+            case _:
+                raise error  # a bug of ours, not the file's fault: it must not be dressed up as one
 
-    def take(name: str, value: Any) -> None:
-        given[name] = rules[cls][name].take(value)
 
-    for one in fields(cls):  # type: ignore[arg-type]  # its classes are attrs classes, which no type can say
-        if one.name not in table:
-            if one.default is NOTHING:
-                problems.append(((one.name,), f"missing; expected {rules[cls][one.name].expected}"))
-            continue
-        try:
-            _each(take, [(one.name, table[one.name])])
-        except _UnfitPartsError as error:
-            problems += error.problems
-    problems += [((name,), _unknown(name, cls)) for name in sorted(table.keys() - rules[cls].keys())]
-    if problems:
-        raise _UnfitPartsError(problems)
-    return cls(**given)
+def _place(error: Exception, key: Key) -> Key:
+    for note in getattr(error, "__notes__", ()):
+        if isinstance(note, AttributeValidationNote):
+            return (*key, note.name)
+        if isinstance(note, IterableValidationNote):
+            return (*key, note.index)
+    return key
 
 
 def _unknown(name: str, cls: type) -> str:

@@ -79,10 +79,13 @@ class Unfit(ValueError):
 
 @frozen
 class Rule:
-    """What one key may hold. `take` gives the value to keep, and raises Unfit, or what `each` collected of its parts."""
+    """What one key may hold. `take` gives the value to keep, and raises Unfit, or a group of them."""
 
     expected: str
     take: Callable[[Any], Any]
+
+    def __call__(self, value: Any, _: object = None) -> Any:
+        return self.take(value)
 
     def matches(self, value: object) -> bool:
         """Whether the value fits."""
