@@ -202,7 +202,7 @@ def mark_of(spec: GroupSpec) -> str:
 def _told(value: Any) -> Any:
     """As plain data, without what is as it is by default: a field that a later version adds changes no mark, so an upgraded
     keeper takes its groups up. And without what two equal specs may differ in."""
-    if (defaults := _defaults(type(value))) is not None:
+    if (defaults := _defaults(type(value))) is not None:  # type: ignore[arg-type]  # every class is hashable
         told = ((name, getattr(value, name), default) for name, default in defaults)
         return {name: _told(one) for name, one, default in told if one != default}
     if isinstance(value, Mapping):

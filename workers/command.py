@@ -285,12 +285,8 @@ def _ready_problems(options: Mapping[str, Any], start_limit_s: float) -> Iterato
     if not isinstance(stop, list) or not stop or not all(isinstance(word, str) and "\0" not in word for word in stop):
         yield f"options.stop: expected a command line as an array of strings, found {stop!r}"
     if isinstance(argv, list) and all(isinstance(word, str) for word in argv) and container_run.is_run(argv):
-<<<<<<< HEAD
-        yield from container_run.problems(argv)
-        yield from container_mounts.problems(argv)
-=======
         yield from container_run.problems(argv, start_limit_s)
->>>>>>> cf9d8be (Agents and editors have a page, each command its output, and podman its three traps)
+        yield from container_mounts.problems(argv)
         if not options.get("health") and not ready:
             yield "options.health: expected one, or `ready`: a container's port takes connections before anything in it does"
 

@@ -181,8 +181,8 @@ def test_each_command_prints_what_the_page_shows(reader: Place) -> None:
         compare(shown(block)[0], text, shown(block)[1])
     watch = README.read_text(encoding="utf-8").partition("`queenright status --watch`, on a terminal:\n\n")[2]
     *screen, now = watch.partition("\n\n")[0].splitlines()
-    running = next(text for block, text in said.items() if shown(block)[0] == "queenright status" and "running" in text)
-    assert levelled("\n".join(screen)) == levelled(running)
+    status = next(text for block, text in said.items() if shown(block)[0] == "queenright status" and "running" in text)
+    assert levelled("\n".join(screen)) == levelled(status)
     assert "Ctrl-C ends this" in now
 
 

@@ -187,7 +187,6 @@ def test_a_name_of_the_configuration_stays_and_is_what_a_stop_command_gets(podma
     assert '"stop", "mine"' in made.files[Path("/slot/web.ab12.json")]
 
 
-<<<<<<< HEAD
 def test_what_a_container_is_to_see_is_made_before_it_starts(podman: Path) -> None:
     """As whoever runs the engine; and nothing is made where a file or a device is meant, or what nobody can have meant."""
     home, run = podman.parent, '"./podman", "run", "--rm"'
@@ -210,7 +209,8 @@ def test_what_a_container_is_to_see_is_made_before_it_starts(podman: Path) -> No
     for relative in ("./models", "~/models", f"{home}/../models"):
         with pytest.raises(ConfigError, match="expected an absolute path"):
             spec_of(home, f'argv = [{run}, "--volume={relative}:/x", {end}')
-=======
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -232,7 +232,6 @@ def test_a_start_period_that_the_container_engine_would_ignore_is_refused__podma
     argv = 'argv = ["./podman", "run", "--health-start-period", "2m", "-p", "{port}:80", "image"]\nhealth = "/"'
     with pytest.raises(ConfigError, match="--health-start-period is of no effect without --health-cmd"):
         spec_of(podman.parent, argv)
->>>>>>> cf9d8be (Agents and editors have a page, each command its output, and podman its three traps)
 
 
 def test_without_a_container_nothing_is_undone_and_there_is_no_start_period(program: Path) -> None:
