@@ -111,8 +111,10 @@ def read_back(
     sequences: int,
     pool: int | None = None,
     processes: tuple[Held, ...] = (),
+    also: Iterable[Asked] = (),
 ) -> Readback:
-    """The account of a loaded server. `planned` are (what, bytes, figures found); `context` is tokens per sequence."""
+    """The account of a loaded server. `planned` are (what, bytes, figures found); `context` is tokens per sequence; `also`
+    is what else it was asked for."""
     lines = tuple(line(what, size, *figures) for what, size, figures in planned)
     answers = [
         asked("context per sequence", context, printed.context, printed.lowered),
@@ -120,6 +122,7 @@ def read_back(
     ]
     if pool is not None:
         answers = [asked("pool", pool, printed.pool, printed.lowered), *answers[1:]]
+    answers += also
     warnings = [one.text for one in answers if one.is_lowered]
     for one in lines:
         if one.verdict is Verdict.OVER and one.found.bytes is not None and one.planned is not None:

@@ -727,6 +727,7 @@ PLANNED: dict[str, Case] = {
         "flags that undo each other are refused, and an explicit layer count is planned as given",
         "workers/planner/decide::turbollm_99_combinations_that_undo_each_other_are_refused",
         "workers/planner/decide::turbollm_99_an_explicit_layer_count_is_planned_as_given_and_nothing_is_offloaded_behind_it",
+        "workers/planner/found::where_weights_lie_is_held_against_the_plan__turbollm_99",
     ),
     "ggml-org/llama.cpp#20490": held(
         "experts that memory does not hold are refused with their bytes, what is free, and what would fit",

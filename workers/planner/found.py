@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from workers import loopback, printed, readback
+from workers.planner import placement
 from workers.planner.shapes import HOST
 from workers.printed import Kind, Printed
 
@@ -62,6 +63,7 @@ def account(
         sequences=launch.sequences,
         pool=launch.pool or None,
         processes=(held,),
+        also=placement.asked(ledger, said),
     )
     return {
         "held": {

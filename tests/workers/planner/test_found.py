@@ -88,3 +88,46 @@ def test_without_a_plan_nothing_is_compared(memory: dict[str, Any]) -> None:
     facts = account(LAUNCH, memory, held, printed.Printed(), (4096, 2))
     assert [one["verdict"] for one in facts["compared"]] == ["unknown"]
     assert facts["warnings"] == []
+
+
+# --- where weights lie ------------------------------------------------------------------------------------------------
+
+SPLIT = [
+    {"what": "weights: layers", "bytes": 2000 * MIB, "place": "GPU-1"},
+    {"what": "weights: routed experts", "bytes": 9000 * MIB, "place": "GPU-1"},
+    {"what": "weights: routed experts", "bytes": 30_000 * MIB, "place": "host"},
+    {"what": "weights: token embeddings", "bytes": 600 * MIB, "place": "host"},
+    {"what": "keys and values", "bytes": 1000 * MIB, "place": "GPU-1"},
+]
+
+
+@pytest.mark.parametrize(
+    ("on_card", "experts", "weights", "warns"),
+    [
+        (11_000.0, 30_000, 11_000, ""),
+        (11_150.5, 30_000, 11_000, ""),  # within the band
+        (41_000.0, 0, 11_000, "MiB of experts in system memory: 30000 asked for, 0 in effect"),
+        (15_000.0, 26_000, 11_000, "MiB of experts in system memory: 30000 asked for, 26000 in effect"),
+        (5_000.0, 30_000, 5_000, "MiB of weights on cards: 11000 asked for, 5000 in effect"),
+        (None, None, None, ""),
+    ],
+)
+def test_where_weights_lie_is_held_against_the_plan__turbollm_99(
+    on_card: float | None, experts: int | None, weights: int | None, warns: str
+) -> None:
+    """`--n-cpu-moe` beside an explicit layer count did nothing, and only a log line told. The server's lines are of b10068;
+    that of system memory is the range of the file that it has mapped, and says nothing."""
+    log = "load_model: loading model '/m.gguf'\n"
+    if on_card is not None:
+        log += f"load_tensors:   CPU_Mapped model buffer size = 41200.00 MiB\nload_tensors:  CUDA0 model buffer size = {on_card:.2f} MiB\n"
+    held = Held(7, "llama-server", Figure(MIB, "smaps"), Figure(MIB, "smaps"), ())
+    facts = account(LAUNCH, {"ledger": SPLIT}, held, printed.parse(log.splitlines()), (4096, 2))
+    asked = {one["what"]: one["effective"] for one in facts["asked"]}
+    assert (asked["MiB of experts in system memory"], asked["MiB of weights on cards"]) == (experts, weights)
+    placed = [one for one in facts["warnings"] if one.startswith("MiB of")]
+    assert [one for one in placed if one.startswith(warns)] == placed
+    assert bool(placed) is bool(warns)
+
+
+def test_without_cards_there_is_nothing_to_lie_elsewhere() -> None:
+    assert [one["what"] for one in found(MIB)["asked"]] == ["context per sequence", "sequences"]
