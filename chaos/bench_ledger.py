@@ -208,7 +208,8 @@ def _fill(port: int, context: int, sequences: int) -> None:
     from chaos.bench_rig import NotMeasuredError
 
     tokens = [100 + at * 31 % 40_000 for at in range(context - 8)]
-    body = {"prompt": tokens, "n_predict": 2, "cache_prompt": False, "n_cmpl": sequences}
+    body = {"prompt": tokens, "n_predict": 2, "cache_prompt": False, "n_cmpl": sequences,
+            "logit_bias": [["a", 100]]}  # fmt: skip # whatever else it says after such a prompt, a parser may choke on
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )

@@ -39,6 +39,12 @@ about to be free."""
 NOTHING_FOUND: Final[Mapping[str, Any]] = {"held": None, "compared": [], "asked": [], "warnings": []}
 """Of a server that nobody has looked at."""
 
+COMPARED: Final = ("as planned", "under")
+"""Verdicts of a look that found something, and nothing wrong with it."""
+
+BEFORE: Final = "at the start before: "
+"""Begins a warning that is not of this generation."""
+
 
 _one_at_a_time = trio.Lock()
 """Groups of one keeper wait for each other here, and not in threads: a hundred that wait for the book would have all that
@@ -61,6 +67,8 @@ class Ledger:
         self._held: _Held | None = None
         self._deciding: trio.CancelScope | None = None
         self._found: dict[str, dict[str, Any]] = {}
+        self._warned: dict[str, list[str]] = {}
+        """By role, what was wrong at the last start that somebody looked at, while no later one was looked at."""
         self._noted: Mapping[str, tuple[int, int]] = {}
         self._left: Promise | None = None
         """What an earlier keeper promised to the generation that was taken up."""
@@ -77,6 +85,7 @@ class Ledger:
         earlier keeper did), and what was found since."""
         planned = self._held.planned.memory.get(role, {}) if self._held else {}
         context, sequences = self.windows.get(role, (None, None))
+        found = self._found.get(role, NOTHING_FOUND)
         return {
             "context": context,
             "sequences": sequences,
@@ -84,21 +93,27 @@ class Ledger:
             "ledger": planned.get("ledger"),
             "estimate": planned.get("estimate"),
             "notes": planned.get("notes", []),
-            **self._found.get(role, NOTHING_FOUND),
+            **found,
+            "warnings": [*self._warned.get(role, ()), *found["warnings"]],
         }
 
     def note(self, found: Mapping[str, Mapping[str, Any]]) -> bool:
         """What was found of the servers' memory, by role; whether it is news. A warning stays for as long as the
-        generation lives."""
+        generation lives, and after that until a start without it."""
         was = dict(self._found)
         for role, facts in found.items():
             warned = self._found.get(role, NOTHING_FOUND)["warnings"]
             fresh = [one for one in facts["warnings"] if one not in warned]
             self._found[role] = {**facts, "warnings": [*warned, *fresh]}
+            if facts["warnings"] or any(one["verdict"] in COMPARED for one in facts["compared"]):
+                self._warned.pop(role, None)  # this start says it itself, or is within the band
         return self._found != was
 
     def forget(self) -> None:
-        """What was found was of a generation that is gone."""
+        """What was found was of a generation that is gone. What was wrong with it stays, until a start is without that."""
+        for role, facts in self._found.items():
+            if facts["warnings"]:
+                self._warned[role] = [BEFORE + one for one in facts["warnings"]]
         self._found = {}
 
     def as_run(self, launch: LaunchSpec) -> LaunchSpec:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ from attrs import frozen
 from workers.cache import cache_root, make_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 FOLDER: Final = "calibrations"
@@ -52,6 +54,19 @@ def fit(boots: dict[int, int]) -> Growth | None:
     return Growth(mean_y - slope * mean_x, slope)
 
 
+def bound(boots: Mapping[int, int], x: int) -> int | None:
+    """An upper bound at x of what grows convexly with it: the line between two boots around x, or the figure of the least one
+    above it. None beyond the largest."""
+    above = min((at for at in boots if at >= x), default=None)
+    if above is None:
+        return None
+    below = max((at for at in boots if at <= x), default=None)
+    if below is None or below == above:
+        return boots[above]
+    part = (x - below) / (above - below)
+    return math.ceil(boots[below] + part * (boots[above] - boots[below]))
+
+
 class Calibrations:
     """The boots that were measured with one pin, model and device. `device` is its UUID, or "host"."""
 
@@ -68,10 +83,16 @@ class Calibrations:
         """{x: bytes}, the least recently measured first."""
         return {int(x): int(size) for x, size in self._read().get(buffer, [])}
 
+    def all(self) -> dict[str, dict[int, int]]:
+        """What is known of every buffer."""
+        return {buffer: dict(boots) for buffer, boots in self._read().items()}
+
     def remember(self, buffer: str, x: int, size: int) -> None:
         """A boot was measured. That it cannot be written is no error: the next plan is modelled then."""
         known = self._read()
-        boots = self.boots(buffer)
+        if (x, size) in known.get(buffer, []):
+            return
+        boots = dict(known.get(buffer, []))
         boots.pop(x, None)
         known[buffer] = [*boots.items(), (x, size)][-BOOTS_KEPT:]
         with suppress(OSError):

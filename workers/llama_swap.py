@@ -135,14 +135,14 @@ class LlamaSwap:
         self, groups: Sequence[GroupConfig], survey: Survey, engine: EngineConfig
     ) -> Sequence[Forecast]:  # fmt: skip
         """See supervisor.kinds.Foreseeing."""
-        from workers import engines
+        from workers import engines, pins
         from workers.planner.foreseeing import foresee
 
         try:
-            server = engines.find_llama_server(engine.llama_server).argv
+            server = engines.find_llama_server(engine.llama_server)
+            return foresee(groups, survey, server.argv, pins.identity(server))
         except EngineBinaryError:  # there is nothing to run, and what it takes can be told all the same
-            server = ()
-        return foresee(groups, survey, server)
+            return foresee(groups, survey, ())
 
     def advise(self, group: GroupConfig, engine: EngineConfig) -> Iterator[Advice]:
         """See supervisor.kinds.Advising."""

@@ -34,6 +34,7 @@ KV_FLAGS = ("--kv-unified", "--no-kv-unified")
 this and now that, by whether `--parallel` is given."""
 
 PLANNED_FLAGS = (
+    "--verbosity",
     "--flash-attn", "--cache-type-k", "--cache-type-v", "--ubatch-size", "--batch-size", "--swa-full", "--no-kv-offload",
     "--ctx-checkpoints", "--n-gpu-layers", "--fit", "--cpu-moe", "--n-cpu-moe", "--tensor-split",
 )  # fmt: skip

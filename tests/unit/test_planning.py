@@ -314,8 +314,25 @@ def test_a_warning_stays_for_the_life_of_the_generation(tmp_path: Path) -> None:
     assert not ledger.note({"chat": bad}), "no news"
     ledger.note({"chat": {**bad, "warnings": []}})
     assert ledger.memory("chat")["warnings"] == ["too much"]
+
+
+def test_and_after_that_until_a_start_that_is_within_the_band(tmp_path: Path) -> None:
+    """What a crash takes with it is not mended by it. Nobody's having looked yet is no sign of anything."""
+    ledger = Ledger(tmp_path, "chat")
+
+    def look(verdict: str, *warnings: str) -> list[str]:
+        compared = [{"what": "system memory of its own", "verdict": verdict}]
+        ledger.note({"chat": {"held": None, "compared": compared, "asked": [], "warnings": list(warnings)}})
+        return [*ledger.memory("chat")["warnings"]]
+
+    look("over", "too much")
+    for _ in range(2):
+        ledger.forget()
+        assert ledger.memory("chat")["warnings"] == ["at the start before: too much"]
+    assert look("unknown") == ["at the start before: too much"], "no evidence"
+    assert look("over", "too much") == ["too much"]
     ledger.forget()
-    assert ledger.memory("chat")["warnings"] == []
+    assert look("under") == []
 
 
 def test_no_more_context_is_told_than_the_server_serves(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ class Correction:
 
     def of(self, line: Line) -> Line:
         """A line as it should have been."""
+        if line.how is Known.MEASURED:
+            return line
         factors = {WEIGHTS: self.weights, CACHE: self.cache, BUFFER: self.buffer}
         return evolve(line, bytes=round(line.bytes * factors.get(part_of(line) or "", 1.0)))
 
@@ -167,6 +169,8 @@ def _corrected(account: Account, said: Mapping[str, Mapping[str, int]], estimate
     lines, compared = list(account.lines), []
     for place, sizes in said.items():
         for what, size in sizes.items():
+            if any(line.how is Known.MEASURED and part_of(line) == what and line.place == place for line in lines):
+                continue  # what was seen goes before what was worked out, by whomever
             one = Compared(place, what, _ours(account, place, what), size)
             if one.modelled or one.estimated:
                 compared.append(one)

@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 from workers.planner.crosscheck import NONE, Correction
 from workers.planner.flags import Settings, settled
 from workers.planner.kv import PAD, CacheType
+from workers.planner.learned import NOTHING, Learned
 from workers.planner.placing import Choice, Placed, place
 from workers.planner.shapes import HOST
 
@@ -46,6 +47,8 @@ class Request:
     projector_bytes: int = 0
     correction: Correction = NONE
     """By what this arithmetic is off for this model, where an estimate showed it."""
+    learned: Learned = NOTHING
+    """What earlier starts showed."""
 
 
 @frozen
@@ -122,7 +125,7 @@ class _Search:
     def at(self, window: int, sequences: int, cpu_moe: int, settings: Settings | None = None) -> tuple[Choice, Placed]:
         request = self.request
         choice = Choice(
-            window, sequences, settings or self.done, cpu_moe, request.projector_bytes, request.correction
+            window, sequences, settings or self.done, cpu_moe, request.projector_bytes, request.correction, request.learned
         )  # fmt: skip
         return choice, place(self.model, self.machine, choice)
 

@@ -8,10 +8,11 @@ from attrs import evolve
 
 from supervisor.kinds import Forecast
 from workers import listed, models
-from workers.planner import lint, render
+from workers.planner import learned, lint, render
 from workers.planner.checked import Asking, checked
 from workers.planner.decide import Request
 from workers.planner.flags import Settings, settings_of
+from workers.planner.learned import NOTHING, Learned
 from workers.planner.model import read_model
 from workers.planner.shapes import HOST, less, machine_of
 from workers.swap_configuration import ROLE_FLAGS
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from supervisor.devices.shape import Survey
 
 
-def request_of(launch: LaunchConfig | LaunchSpec) -> Request:
-    """What a launch, of the configuration or resolved, asks of a planner. Raises ConfigError or ModelError."""
+def request_of(launch: LaunchConfig | LaunchSpec, seen: Learned = NOTHING) -> Request:
+    """What a launch, of the configuration or resolved, asks of a planner that has `seen` it before. Raises ConfigError or
+    ModelError."""
     # A resolved one has it among its arguments.
     settings, _ = settings_of(launch.arguments, Settings(cache_ram_mib=getattr(launch, "cache_ram_mib", 0)))
     if launch.role in ("embed", "rerank"):
@@ -40,12 +42,13 @@ def request_of(launch: LaunchConfig | LaunchSpec) -> Request:
         settings=settings,
         least_context=launch.least_context,
         projector_bytes=projector,
+        learned=seen,
     )
 
 
-def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str]) -> list[Forecast]:
+def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str], pin: str = "") -> list[Forecast]:
     """See supervisor.kinds.Foreseeing. What does not fit takes nothing: the launches after it are planned without it.
-    `server` are the words of the llama-server that would run, none where there is none."""
+    `server` are the words of the llama-server that would run, none where there is none, and `pin` is its identity."""
     whole = machine = machine_of(listed.as_seen_by(server, survey))
     found = []
     for group in groups:
@@ -53,7 +56,8 @@ def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str]
         for launch in group.launches:
             model = read_model(models.resolve(launch.model))
             rest = (*ROLE_FLAGS.get(launch.role, ()), *settings_of(launch.arguments)[1])
-            one, check = checked(request_of(launch), model, machine, asking.of(model, whole, rest))
+            request = request_of(launch, learned.of(pin, model, rest, whole) if pin else NOTHING)
+            one, check = checked(request, model, machine, asking.of(model, whole, rest))
             title = f"{group.name}/{launch.role}"
             fits = one.placed is not None and one.placed.account.fits
             hints = [one.sentence for one in lint.hints(model, launch.role, launch.arguments)]

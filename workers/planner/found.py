@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
 
 from workers import loopback, printed, readback
-from workers.planner import placement
+from workers.planner import learned, placement
+from workers.planner.learned import BEYOND
 from workers.planner.shapes import HOST
 from workers.printed import Kind, Printed
 
@@ -19,6 +23,11 @@ if TYPE_CHECKING:
     from supervisor.kinds import Birth
 
 
+LEARN_WITHIN: Final = 600.0
+# budget: from a generation's first look on: its caches and buffers are made when it loads, its work space at the first
+# requests, and what comes after that is a leak or a log
+
+
 async def read_back(
     spec: GroupSpec, memory: Mapping[str, Mapping[str, Any]], birth: Birth, held: Mapping[str, Held], log: str
 ) -> dict[str, dict[str, Any]]:
@@ -29,8 +38,40 @@ async def read_back(
     for launch in spec.launches:
         if launch.role in held:
             served = await _served(birth, launch.role)
-            found[launch.role] = account(launch, memory.get(launch.role, {}), held[launch.role], alone, served)
+            planned = memory.get(launch.role, {})
+            found[launch.role] = account(launch, planned, held[launch.role], alone, served)
+            if key := planned.get("learns"):
+                beyond = _peaks(spec.name, launch.role, birth.generation, _beyond(planned["ledger"], held[launch.role]))
+                await trio.to_thread.run_sync(learned.remember, key, alone, beyond)
     return found
+
+
+_seen: dict[tuple[str, str], tuple[str, float, dict[str, int]]] = {}
+"""By group and role: the generation, when it was first looked at, and the most that it held beyond its plan by place."""
+
+
+def _peaks(group: str, role: str, generation: str, beyond: Mapping[str, int]) -> Mapping[str, int]:
+    """The most so far of this generation. What is added later is no matter of a plan: a server that leaks would make its
+    successor's plan larger than the machine."""
+    now = time.monotonic()
+    was, since, peaks = _seen.get((group, role), ("", now, {}))
+    if was != generation:
+        since, peaks = now, {}
+    if now - since <= LEARN_WITHIN:
+        peaks = {place: max(size, peaks.get(place, 0)) for place, size in beyond.items()}
+    _seen[group, role] = (generation, since, peaks)
+    return peaks
+
+
+def _beyond(ledger: Iterable[Mapping[str, Any]], held: Held) -> dict[str, int]:
+    """By how much it holds more than was planned of each place, earlier excesses not counted as planned."""
+    lines = [one for one in ledger if one["what"] != BEYOND]
+    figures = {HOST: held.anonymous, **dict(held.on_device)}
+    return {
+        place: max(0, figure.bytes - sum(one["bytes"] for one in lines if one["place"] == place))
+        for place, figure in figures.items()
+        if figure.bytes is not None
+    }
 
 
 async def _served(birth: Birth, role: str) -> tuple[int | None, int | None]:
@@ -77,7 +118,10 @@ def account(
              "how": one.found.how.value, "verdict": one.verdict.value}
             for one in told.lines
         ],
-        "asked": [{"what": one.what, "requested": one.requested, "effective": one.effective} for one in told.asked],
+        "asked": [
+            {"what": one.what, "requested": one.requested, "effective": one.effective, "why": one.text}
+            for one in told.asked
+        ],
         "warnings": list(told.warnings),
     }  # fmt: skip
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from attrs import evolve
 
 from supervisor.errors import ConfigError, DoesNotFitError, EngineBinaryError
 from supervisor.kinds import Planned
-from workers import listed
-from workers.planner import lint, render
+from workers import listed, printed
+from workers.planner import learned, lint, render
 from workers.planner.checked import Asking, checked, placement, told
 from workers.planner.decide import Refusal
 from workers.planner.flags import Help, known_of, settings_of, unsayable, words
@@ -21,11 +21,16 @@ from workers.planner.shapes import HOST, less, machine_of
 from workers.swap_configuration import ROLE_FLAGS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from supervisor.contract import GroupSpec, LaunchSpec
     from supervisor.devices.shape import Survey
     from workers.planner.decide import Plan
     from workers.planner.model import Model
     from workers.planner.shapes import Machine
+
+VERBOSITIES: Final = ("-lv", "--verbosity", "--log-verbosity", "-v", "--verbose", "--log-verbose", "--log-disable")
+"""By which a launch says itself how much its server tells."""
 
 
 def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
@@ -38,15 +43,17 @@ def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
     asking = Asking(server, spec.environment)
     for launch in spec.launches:
         model = read_model(Path(launch.path))
-        rest = settings_of(launch.arguments)[1]
-        found, check = checked(
-            request_of(launch), model, machine, asking.of(model, whole, (*ROLE_FLAGS.get(launch.role, ()), *rest))
-        )
+        rest = (*ROLE_FLAGS.get(launch.role, ()), *settings_of(launch.arguments)[1])
+        seen = learned.of(build_of(spec.pin), model, rest, whole)
+        found, check = checked(request_of(launch, seen), model, machine, asking.of(model, whole, rest))
         title = f"{spec.name}/{launch.role}"
         if isinstance(found, Refusal):
             raise refused(title, found)
         arguments = said(launch, found, model, whole, known, title)
         choice = found.choice
+        key = learned.key_of(seen, choice, found.placed)
+        if key and not key["is_known"] and len(spec.launches) == 1:
+            arguments = (*telling(known, arguments), *arguments)
         launches.append(
             evolve(
                 launch,
@@ -61,6 +68,7 @@ def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
             "ledger": render.data(launch.role, model, found, check)["ledger"],
             "estimate": render.estimate_data(check),
             "notes": [*found.notes, *told(check), *hints],
+            "learns": key,
         }
         needs = {place: found.account.needed(place) for place in taken}
         machine = less(machine, needs)
@@ -91,3 +99,15 @@ def said(launch: LaunchSpec, found: Plan, model: Model, machine: Machine, known:
         what = f"{title}: this llama-server has no {', '.join(missing)}, and the plan rests on it"
         raise EngineBinaryError(what, "update it, or leave out what asks for that")
     return (*words(done, known, cpu_moe=choice.cpu_moe, layers=layers), *split, *rest)
+
+
+def build_of(pin: str) -> str:
+    """The server's part of a group's pin: what memory depends on."""
+    return pin.partition(";")[0].partition("=")[2] or pin
+
+
+def telling(known: Help, arguments: Sequence[str]) -> tuple[str, ...]:
+    """Words that have a server print its buffers, where nobody has seen them yet and it was not told how much to say. 14 kB
+    more of log at that start, and 2 kB more for each request until the next one (measured)."""
+    said = any(word.partition("=")[0] in VERBOSITIES for word in arguments)
+    return () if said or not known.knows("--verbosity") else ("--verbosity", str(printed.VERBOSITY))

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from workers.planner import compute, crosscheck, kv
 from workers.planner.flags import Flash, Settings
+from workers.planner.learned import NOTHING, Learned
 from workers.planner.ledger import Account, Budget, Line, summed
 from workers.planner.shapes import GIB, HOST, MIB, Known, Machine
 
@@ -52,6 +53,7 @@ class Choice:
     cpu_moe: int = 0
     projector_bytes: int = 0
     correction: crosscheck.Correction = crosscheck.NONE
+    learned: Learned = NOTHING
 
     @property
     def shape(self) -> kv.Shape:
@@ -169,13 +171,17 @@ def _on_cards(
     for index in used:
         last = index == used[-1]
         size = compute.compute_bytes(model, choice.shape, choice.is_flash, cards=len(used), output=last)
-        yield Line("compute buffer", size, cards[index].place, Known.MODELLED, "upper bound")
+        yield (choice.learned if len(used) == 1 else NOTHING).compute(cards[index].place, choice, size)
         yield Line("driver and libraries", CARD_OVERHEAD, cards[index].place, Known.ASSUMED, "per process")
+    if len(used) == 1:
+        yield choice.learned.excess(cards[used[0]].place, choice)
     if used:
         yield Line("projector", choice.projector_bytes, cards[used[-1]].place, Known.HEADER)
     yield Line("weights: token embeddings", model.weights.input, HOST, Known.HEADER)
     size = compute.host_part_bytes(model, choice.shape, choice.is_flash)
-    yield Line("compute buffer", size, HOST, Known.MODELLED, "upper bound")
+    yield (choice.learned if len(used) == 1 else NOTHING).compute(HOST, choice, size)
+    if len(used) == 1:
+        yield choice.learned.excess(HOST, choice)
     yield from _always_on_host(model, choice)
 
 
@@ -184,7 +190,8 @@ def _on_host(model: Model, machine: Machine, choice: Choice) -> Iterator[Line]:
         yield from _layer_lines(model, choice, number, HOST)
     yield Line("weights: token embeddings", model.weights.input, HOST, Known.HEADER)
     size = compute.compute_bytes(model, choice.shape, choice.is_flash)
-    yield Line("compute buffer", size, HOST, Known.MODELLED, "upper bound")
+    yield choice.learned.compute(HOST, choice, size)
+    yield choice.learned.excess(HOST, choice)
     yield Line("projector", choice.projector_bytes, HOST, Known.HEADER)
     if machine.is_unified:
         yield Line("driver and libraries", CARD_OVERHEAD, HOST, Known.ASSUMED, "per process")

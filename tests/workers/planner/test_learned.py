@@ -1,0 +1,165 @@
+"""What an earlier start showed is what the next plan goes by, and never below what is real."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from supervisor.contract import GroupSpec, LaunchSpec
+from supervisor.devices.held import Held
+from supervisor.devices.shape import Figure
+from tests.workers.planner.test_foreseeing import survey
+from workers import cache, estimator, printed
+from workers.calibration import FOLDER, bound
+from workers.estimator import Estimate, Part
+from workers.planner import found, learned
+from workers.planner.launching import plan_group
+from workers.planner.learned import BEYOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from supervisor.kinds import Planned
+
+MIB = 1 << 20
+FLAGS = "--cache-ram --kv-unified --no-kv-unified --flash-attn --cache-type-k --cache-type-v --verbosity"
+LINES = [
+    "srv    load_model: loading model '/m.gguf'",
+    "sched_reserve:        CPU compute buffer size =    17.00 MiB",
+    "llama_context:        CPU  output buffer size =     0.50 MiB",
+]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache" / FOLDER
+
+
+def planned(path: Path, *arguments: str, context: int = 8192, pin: str = "llama-server=b1;proxy=p1") -> Planned:
+    launch = LaunchSpec("chat", "a-model", str(path), context, 1, arguments)
+    options = {"llama_server": "/nowhere/llama-server", "flags": FLAGS, "proxy": "built-in"}
+    return plan_group(GroupSpec("a", "llama-swap", (launch,), pin, options), survey(16))
+
+
+def line(plan: Planned, what: str) -> dict[str, Any]:
+    found = [one for one in plan.memory["chat"]["ledger"] if one["what"] == what]
+    assert len(found) == 1
+    return dict(found[0])
+
+
+def started(plan: Planned, lines: list[str] = LINES, beyond: int = 0) -> None:
+    learned.remember(plan.memory["chat"]["learns"], printed.parse(lines), {"host": beyond})
+
+
+def test_the_next_plan_goes_by_what_was_printed_and_says_so(files: dict[str, Path], place: Path) -> None:
+    first = planned(files["qwen3-4b"])
+    assert (line(first, "compute buffer")["how"], line(first, "compute buffer")["bytes"] > 300 * MIB) == (
+        "modelled",
+        True,
+    )
+    assert first.spec.launches[0].arguments[:2] == ("--verbosity", "4"), "nobody has seen its buffers yet"
+    started(first)
+    second = planned(files["qwen3-4b"])
+    assert (line(second, "compute buffer")["how"], line(second, "compute buffer")["bytes"]) == (
+        "measured",
+        17 * MIB + MIB // 2,
+    )
+    assert "--verbosity" not in second.spec.launches[0].arguments, "what is known is not asked for again"
+    assert sum(one["bytes"] for one in second.memory["chat"]["ledger"]) == second.grants["host"] < first.grants["host"]
+    assert len(list(place.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "context", "pin"),
+    [
+        ((), 16384, "llama-server=b1;proxy=p1"),
+        (("--ubatch-size", "256"), 8192, "llama-server=b1;proxy=p1"),
+        (("--no-repack",), 8192, "llama-server=b1;proxy=p1"),
+        ((), 8192, "llama-server=b2;proxy=p1"),
+    ],
+    ids=["a longer context", "another batch", "another argument", "another build"],
+)
+def test_it_says_nothing_of_what_may_take_more(
+    files: dict[str, Path], arguments: tuple[str, ...], context: int, pin: str
+) -> None:
+    started(planned(files["qwen3-4b"]))
+    assert line(planned(files["qwen3-4b"], *arguments, context=context, pin=pin), "compute buffer")["how"] == "modelled"
+
+
+def test_of_a_shorter_context_it_is_a_bound_and_another_proxy_changes_nothing(files: dict[str, Path]) -> None:
+    started(planned(files["qwen3-4b"]))
+    shorter = planned(files["qwen3-4b"], context=4096, pin="llama-server=b1;proxy=p2")
+    assert (line(shorter, "compute buffer")["how"], line(shorter, "compute buffer")["bytes"] >> 20) == ("measured", 17)
+
+
+def test_a_server_that_takes_more_than_planned_is_planned_with_that(files: dict[str, Path]) -> None:
+    started(planned(files["qwen3-4b"]), LINES[:1], beyond=300 * MIB)
+    again = planned(files["qwen3-4b"])
+    assert (line(again, BEYOND)["how"], line(again, BEYOND)["bytes"]) == ("measured", 300 * MIB)
+    started(again, LINES[:1], beyond=0)
+    assert not [one for one in planned(files["qwen3-4b"]).memory["chat"]["ledger"] if one["what"] == BEYOND]
+
+
+def test_a_buffer_above_the_bound_is_planned_as_it_is(files: dict[str, Path]) -> None:
+    """The bound was none, then: the plan is not made below what was seen."""
+    started(planned(files["qwen3-4b"]), [LINES[0], LINES[1].replace("17.00", "9000.00")])
+    again = line(planned(files["qwen3-4b"]), "compute buffer")
+    assert (again["how"], again["bytes"]) == ("measured", 9000 * MIB)
+
+
+def test_what_was_seen_goes_before_an_estimate(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    started(planned(files["qwen3-4b"]))
+    monkeypatch.setattr(estimator, "find", lambda server: estimator.Estimator("llama-fit-params", ("x",), "x"))
+    estimate = Estimate("llama-fit-params", (Part("Host", 2253, 1152, 320),))
+    monkeypatch.setattr(estimator, "ask", lambda *_: estimate)
+    again = planned(files["qwen3-4b"])
+    assert line(again, "compute buffer")["how"] == "measured"
+    assert not [one for one in again.memory["chat"]["estimate"]["compared"] if one["what"] == "compute buffer"]
+
+
+def test_a_damaged_file_is_none(files: dict[str, Path], place: Path) -> None:
+    started(planned(files["qwen3-4b"]))
+    for file in place.iterdir():
+        file.write_text(file.read_text()[:50])
+    assert line(planned(files["qwen3-4b"]), "compute buffer")["how"] == "modelled"
+
+
+def test_who_says_himself_how_much_a_server_tells_is_not_overruled(files: dict[str, Path]) -> None:
+    assert "--verbosity" not in planned(files["qwen3-4b"], "-lv", "1").spec.launches[0].arguments
+
+
+def test_what_is_held_beyond_the_plan_is_the_most_of_the_first_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("workers.planner.found.time.monotonic", lambda: now[0])
+    held = Held(7, "x", Figure(130 * MIB, "smaps"), Figure(9, "smaps"), (("GPU-1", Figure.unknown("WSL")),))
+    ledger = [
+        {"what": "compute buffer", "bytes": 100 * MIB, "place": "host"},
+        {"what": BEYOND, "bytes": 20 * MIB, "place": "host"},
+    ]
+    beyond = found._beyond(ledger, held)
+    assert beyond == {"host": 30 * MIB}
+    assert found._peaks("a", "chat", "one", beyond) == beyond
+    assert found._peaks("a", "chat", "one", {"host": 0}) == beyond
+    now[0] += found.LEARN_WITHIN + 1
+    assert found._peaks("a", "chat", "one", {"host": 900 * MIB}) == beyond, "a leak is no plan's matter"
+    assert found._peaks("a", "chat", "two", {"host": 0}) == {"host": 0}
+
+
+@given(
+    some.lists(some.tuples(some.integers(0, 10**6), some.integers(0, 500)), min_size=1, max_size=4),
+    some.sets(some.integers(1, 10**4), min_size=1, max_size=5),
+    some.integers(1, 10**4),
+)
+def test_a_bound_is_never_below_what_grows_as_buffers_do(parts: list[tuple[int, int]], seen: set[int], at: int) -> None:
+    """The largest of some that each grow linearly: logits, scores, a feed-forward part."""
+
+    def real(cells: int) -> int:
+        return max(base + slope * cells for base, slope in parts)
+
+    got = bound({cells: real(cells) for cells in seen}, at)
+    assert (got is None) == (at > max(seen))
+    assert got is None or got >= real(at)
