@@ -96,6 +96,9 @@ def engine_checks(slot: Slot) -> Iterator[Check]:
         if group["state"] == "failed":
             next_step = f"`queenright logs {group['name']} --start`, and `queenright retry {group['name']}` when mended"
             yield Check(f"group {group['name']}", Finding.BAD, group["reason"], next_step)
+        for server in group["servers"]:
+            for warning in (server.get("memory") or {}).get("warnings", ()):
+                yield Check(f"memory of {server['role']}", Finding.WARNING, warning, NEXT["memory"])
     warden = (snapshot["warden"] or {}).get("pid")
     yield lifetime_check(warden or os.getpid())
 

@@ -142,6 +142,35 @@ def test_who_needs_anothers_memory_is_told_so_and_nobody_is_evicted__ollama_1740
     front.end()
 
 
+@pytest.mark.long
+def test_what_came_of_a_start_is_what_the_next_one_is_planned_with(place: Place) -> None:
+    """It holds 300 MiB that nobody planned, and prints a compute buffer. The warning of that outlives it, until a start that
+    is within its plan: the next one, for that is in it."""
+    place.configure({"chat": (Launch("chat", knobs={"ballast": 300, "buffers": 7}, context=2048),)})
+    for before in (True, False):
+        front = place.member()
+        wait_until(lambda: server(place)["memory"]["held"], within=60, what="what it holds was looked at")
+        memory = server(place)["memory"]
+        known = {one["what"]: (one["how"], one["bytes"] >> 20) for one in memory["ledger"]}
+        words = json.loads((place.home / "chat.spawns").read_text().splitlines()[-1])["argv"]
+        if before:
+            assert known["compute buffer"][0] == "modelled"
+            assert "--verbosity" in words
+            assert ["takes" in one for one in memory["warnings"]] == [True]
+            advised = place.cli("doctor", "--json").stdout
+            assert "more than planned" in advised
+            wait_until(lambda: list((place.kit.cache / "calibrations").glob("*.json")), within=30, what="it is kept")
+        else:
+            assert known["compute buffer"] == ("measured", 7)
+            assert known["more than planned, as it was"][0] == "measured"
+            assert "--verbosity" not in words
+            assert memory["warnings"] == []
+        front.end()
+        wait_until(
+            lambda: not snapshot(place)["groups"] or states(place) == {"chat": "down"}, within=60, what="stopped"
+        )
+
+
 def snapshot(place: Place) -> dict[str, Any]:
     done = place.cli("status", "--json")
     found: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {"groups": []}

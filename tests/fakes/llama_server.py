@@ -35,6 +35,7 @@ KNOBS = {
     "map-model": ("0", "share of the model file to map in before it listens, as llama-server does with mmap"),
     "read-model": ("0", "share of the model file to read before it listens, as with --no-mmap; it stays open"),
     "log-bytes": ("0", "bytes written to stderr per request"),
+    "buffers": ("", "with --verbosity 4: MiB of the compute buffer that it says it has"),
     "log-spam": ("0", "bytes a second written to stderr, for ever"),
     "rate": ("0", "tokens a second; 0 is as fast as it can"),
     "tokens": ("16", "tokens in an answer without max_tokens"),
@@ -705,7 +706,7 @@ def main(argv: list[str]) -> None:
     options = Options(argv)
     if "--help" in argv or "-h" in argv:
         print(__doc__)
-        print("  -kvu, --kv-unified, -no-kvu, --no-kv-unified")
+        print("  -kvu, --kv-unified, -no-kvu, --no-kv-unified, -lv, --verbosity")
         for name, (default, text) in KNOBS.items():
             print(f"  --fake-{name} (default {default!r}): {text}")
         return
@@ -741,6 +742,10 @@ def main(argv: list[str]) -> None:
         timer = threading.Timer(options.number("exit-after"), leave, [options])
         timer.daemon = True
         timer.start()
+    if options.text("buffers") and options.flag("--verbosity", "-lv") == "4":
+        print(f"0.00.1 I srv    load_model: loading model '{model}'", file=sys.stderr)
+        size = options.number("buffers")
+        print(f"0.00.2 I sched_reserve:        CPU compute buffer size =    {size:.2f} MiB", file=sys.stderr)
     ballast = bytearray(int(options.number("ballast")) << 20)
     ballast[::4096] = b"\1" * len(ballast[::4096])  # touched, so that it is resident
     held = [map_in(model, options.number("map-model")), read_in(model, options.number("read-model"))]
