@@ -72,7 +72,7 @@ class ExplainCommand:
         """Carry it out. Raises ModelError or ConfigError, which the command line prints."""
         from supervisor.errors import ExitCode
         from workers import models
-        from workers.planner import lint, render
+        from workers.planner import learned, lint, render
         from workers.planner.checked import Asking, checked
         from workers.planner.decide import Plan, Request
         from workers.planner.flags import Help, Settings, settings_of, words
@@ -84,17 +84,19 @@ class ExplainCommand:
         model = read_model(path)
         settings, rest = settings_of(args.arguments, Settings(cache_ram_mib=args.cache_ram // MIB))
         projector = read_model(settings.projector).file_bytes if settings.projector else 0
+        server, build = _server()
+        machine, supposed = _machine(args, server), bool(args.vram or args.ram)
+        arguments = (*ROLE_FLAGS.get(args.role, ()), *rest)
         request = Request(
             context=args.context,
             sequences=args.sequences,
             settings=settings,
             offload=not args.no_offload,
             projector_bytes=projector,
+            learned=learned.of("" if supposed else build, model, arguments, machine),
         )
-        server = _server()
-        machine = _machine(args, server)
-        asking = Asking(server, {}, supposed=bool(args.vram or args.ram))
-        ask = asking.of(model, machine, (*ROLE_FLAGS.get(args.role, ()), *rest))
+        asking = Asking(server, {}, supposed=supposed)
+        ask = asking.of(model, machine, arguments)
         found, check = checked(request, model, machine, ask)
         hints = [one.sentence for one in lint.hints(model, args.role, args.arguments)]
         argv: list[str] = []
@@ -121,15 +123,16 @@ class ExplainCommand:
 EXPLAIN: Final = ExplainCommand()
 
 
-def _server() -> tuple[str, ...]:
-    """The llama-server that is found without a configuration; nothing where there is none."""
+def _server() -> tuple[tuple[str, ...], str]:
+    """The llama-server that is found without a configuration, and its build; nothing where there is none."""
     from supervisor.errors import EngineBinaryError
-    from workers import engines
+    from workers import engines, pins
 
     try:
-        return engines.find_llama_server().argv
+        server = engines.find_llama_server()
+        return server.argv, pins.identity(server)
     except EngineBinaryError:
-        return ()
+        return (), ""
 
 
 def _machine(args: Any, server: Sequence[str]) -> Machine:

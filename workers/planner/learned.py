@@ -82,7 +82,10 @@ NOTHING: Final = Learned()
 
 
 def of(pin: str, model: Model, arguments: Sequence[str], machine: Machine) -> Learned:
-    """What is kept of it. Reads a file for each place, under a millisecond each; one that is damaged is none."""
+    """What is kept of it, NOTHING without a `pin` (the server's part of it). Reads a file for each place, under a millisecond
+    each; one that is damaged is none."""
+    if not pin:
+        return NOTHING
     name = f"{model.files[0].name} {model.file_bytes}" if model.files else model.name
     places = [HOST, *(card.key for card in machine.cards)]
     seen = {place: Calibrations(pin, name, place).all() for place in places}
