@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.leak_check import Watch
-from tests.support import RAN, ROOT
+from tests.support import MEASURED, RAN, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +65,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what stood behind the tests: a run without a real llama-swap or llama-server proves less."""
     for what, which in sorted(RAN.items()):
         terminalreporter.write_line(f"{what} that ran: {', '.join(sorted(which))}")
+    for case, figures in sorted(MEASURED.items()):
+        terminalreporter.write_line(f"{case} measured: {'; '.join(figures)}")
 
 
 def pytest_sessionstart() -> None:

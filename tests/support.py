@@ -32,6 +32,14 @@ ROOT = Path(__file__).resolve().parents[1]
 FAKE_LLAMA_SERVER = ROOT / "tests" / "fakes" / "llama_server.py"
 RAN: dict[str, set[str]] = {}
 """Which proxies and servers this run used, for its summary (tests/conftest.py)."""
+MEASURED: dict[str, list[str]] = {}
+"""Figures of this run by the case they belong to, for its summary; docs/guides/what-broke-elsewhere.md has some."""
+
+
+def measured(case: str, text: str) -> None:
+    """Have the run's summary say what was measured here. It decides nothing: machines are as fast as they are."""
+    MEASURED.setdefault(case, []).append(text)
+
 
 _given_ports: set[int] = set()
 

@@ -598,7 +598,8 @@ LILBEE: dict[str, Case] = {
         "unit/membership::the_file_is_locked_before_it_shows",
     ),
     "W8": held(
-        "groups load side by side, and build.lock is not held meanwhile",
+        "groups load side by side, build.lock is not held meanwhile, and a slow driver is asked few times",
+        "cases/lilbee::a_slow_driver_is_asked_few_times_and_no_lock_is_held_meanwhile__w8",
         "cases/starting::nobody_waits_for_a_load_but_requests__model_runner_760",
     ),
     "W10": held(

@@ -9,6 +9,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from supervisor.identity import Liveness
 from tests.engine.kit import Launch
 from tests.engine.seen import Deaths, kill
 from tests.fakes.llama_server import story
-from tests.support import as_plain_user, wait_until
+from tests.support import ROOT, as_plain_user, measured, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,6 +121,27 @@ def test_an_error_of_the_transport_ends_no_membership_and_touches_no_engine__w1(
         assert locks.is_held(member) is True
     assert place.family() == before
     assert len(place.spawns("chat")) == len(place.spawns("embed")) == 1
+    measured("W1", "0 of 6 processes replaced and the membership kept, over 4 errors of the transport")
+
+
+@pytest.mark.long
+def test_a_slow_driver_is_asked_few_times_and_no_lock_is_held_meanwhile__w8(place: Place) -> None:
+    """Three seconds for each question what devices there are; lilbee asked 19 times, one after the other."""
+    count = place.home / "asked"
+    place.configure({role: (Launch(role),) for role in ("r1", "r2", "r3", "r4")})
+    began = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", SLOW_START, str(ROOT), str(place.config), str(count), sys.executable],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=place.home,
+        env=place.environment,
+    ) as front:
+        assert front.stdout is not None
+        assert front.stdout.readline() == "200\n"
+        took, asked = time.monotonic() - began, len(count.read_text().splitlines())
+    assert asked <= 9  # one before anything is started, one for each group's plan, one for what each group holds then
+    measured("W8", f"{took:.1f} s to the first answer of four groups, {asked} questions of 3 s to the driver")
 
 
 @pytest.mark.long
@@ -130,14 +152,43 @@ def test_one_dead_proxy_is_no_business_of_another_groups_stream__w2(place: Place
     before = place.family()
     stream = front.begin("stream", role="other", prompt="hello", tokens=40)
     front.first(stream)
+    began = time.monotonic()
     kill(before.proxies["chat"])
     assert front.ask("chat", "hello")
+    measured(
+        "W2",
+        f"the dead proxy's group answers after {time.monotonic() - began:.2f} s, 0 processes of the other replaced",
+    )
     answer = front.result(stream)
     assert (answer["text"], answer["finished"]) == ("".join(story("hello", 0, 40)), True)
     after = place.family()
     assert (after.proxies["other"], after.servers["other"]) == (before.proxies["other"], before.servers["other"])
     assert len(place.spawns("other")) == 1
 
+
+SLOW_START = """
+import json, sys
+from pathlib import Path
+root, config, count, python = sys.argv[1:]
+sys.path.insert(0, root)
+from supervisor import wardens
+from supervisor.client import open_engine
+from tests.cases import slow_driver
+
+slow_driver.slow(3.0, Path(count))
+command = wardens.command
+
+def with_it(slot, **options):
+    *rest, text = command(slot, **options)
+    keeper = [python, "-P", slow_driver.__file__, str(slot.path), "3", count]
+    return [*rest, json.dumps({**json.loads(text), "keeper": keeper})]
+
+wardens.command = with_it
+with open_engine(Path(config), program="slow") as engine:
+    url = engine.base_url("r4") + "/completions"
+    answer = engine.http.post(url, json={"prompt": "hello", "max_tokens": 3, "model": "r4"})
+    print(answer.status_code, flush=True)
+"""
 
 SHIFTED = """
 import sys, time
@@ -178,6 +229,7 @@ def test_a_stepped_clock_changes_nobodys_identity_and_stop_finds_all__w4(place: 
         stopped = shifted("stop")
         assert stopped.returncode == ExitCode.OK, stopped.stderr
         assert deaths.alive() == []
+    measured("W4", f"clock {shift:+g} s: {len(family.everybody)} of {len(family.everybody)} processes stopped")
     place.assert_gone()
 
 
@@ -220,8 +272,10 @@ def test_a_disk_that_fills_up_under_a_living_engine_loses_no_process__w5(place: 
     assert place.status()[0] == ExitCode.OK
     alive = [one for one in place.started() if identity.liveness(one) is not Liveness.DEAD]
     assert len(alive) <= 1
+    room = time.monotonic()
     resource.prlimit(before.keeper.pid, resource.RLIMIT_FSIZE, (hard, hard))
     assert front.ask("chat", "room again")
+    measured("W5", f"0 processes lost; answers {time.monotonic() - room:.1f} s after there is room again")
     after = place.family()
     assert after.keeper == before.keeper
     assert (after.proxies["embed"], after.servers["embed"]) == (before.proxies["embed"], before.servers["embed"])
@@ -285,7 +339,9 @@ def test_whoever_watches_the_members_is_replaced_and_the_last_one_out_is_seen__w
     with Deaths(family.everybody) as deaths:
         kill(family.keeper)
         front.kill()
+        began = time.monotonic()
         deaths.wait(within=15.0)
+        measured("W6", f"nothing is left {time.monotonic() - began:.1f} s after keeper and last member were killed")
     place.wait_empty()
     assert membership.count(place.slot) == 0
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.engine.kit import Launch
 from tests.fakes.llama_server import story
-from tests.support import wait_until
+from tests.support import measured, wait_until
 
 if TYPE_CHECKING:
     from tests.engine.place import Place
@@ -76,9 +76,12 @@ def test_a_stopped_proxy_is_noticed_and_its_group_rebuilt_alone(place: Place) ->
     front.first(stream)
     held = front.begin("ask", role="chat", prompt=PROMPT, tokens=60)
     wait_until(lambda: place.receipts() == 1, what="the request is being answered")
+    began = time.monotonic()
     os.kill(before.proxies["chat"].pid, signal.SIGSTOP)
     place.until(lambda: place.family().proxies["chat"] != before.proxies["chat"], within=NOTICED, what="a new proxy")
+    noticed = time.monotonic() - began
     assert front.result(held)["text"] == whole(60)
+    measured("W3", f"a new proxy {noticed:.1f} s after SIGSTOP, the held request answered whole, no second engine")
     assert front.result(stream)["text"] == whole(50)
     assert_rebuilt_alone(place, before, "its proxy is hung: it is stopped")
 

@@ -18,7 +18,7 @@ from chaos.soak.verdicts import Verdict
 from supervisor import holding, identity, membership, resolving
 from supervisor.contract import GENERATION_VARIABLE
 from supervisor.identity import Liveness
-from tests.engine.kit import Launch
+from tests.engine.kit import CHAT, EMBED, ONE_THREAD, Launch
 from tests.engine.place import Place
 from tests.support import free_port
 
@@ -34,19 +34,33 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture
+def real_soaked(real_kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """The same of a real engine."""
+    chat = Launch("chat", CHAT, arguments=ONE_THREAD, context=1024, sequences=2)
+    embed = Launch("embed", EMBED, arguments=("--embeddings", *ONE_THREAD), context=512)
+    with soaking(real_kit, monkeypatch) as place:
+        place.configure({"chat": (chat,), "embed": (embed,)}, gateway={"listen": f"127.0.0.1:{free_port()}"})
+        yield place
+
+
+@pytest.fixture
 def soaked(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A place whose front ends the soak starts; everything of it carries the test's mark."""
-    place = Place(kit)
+    """A place whose front ends the soak starts."""
     knobs = {
         "orders": 1,
         "rate": 60,
         "think": 0.05,
     }  # so that a fault meets requests, and they leave some CPU to others
-    place.configure(
-        {"chat": (Launch("chat", knobs=knobs),), "embed": (Launch("embed", kit.embed, knobs=knobs),)},
-        gateway={"listen": f"127.0.0.1:{free_port()}"},
-        wedge_limit_s=4,
-    )
+    launches = {"chat": (Launch("chat", knobs=knobs),), "embed": (Launch("embed", kit.embed, knobs=knobs),)}
+    with soaking(kit, monkeypatch) as place:
+        place.configure(launches, gateway={"listen": f"127.0.0.1:{free_port()}"}, wedge_limit_s=4)
+        yield place
+
+
+@contextmanager
+def soaking(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A place of which everything that the soak starts carries the test's mark."""
+    place = Place(kit)
     for name, value in place.environment.items():
         monkeypatch.setenv(name, value)
     try:
@@ -92,6 +106,18 @@ def test_every_fault_over_60_rounds_is_green(soaked: Place) -> None:
     skipped = {told.skipped.partition(":")[0] for told in soak.rounds if told.skipped}
     assert {told.fault for told in soak.rounds} | skipped == {"", *faults.FAULTS}
     assert skipped <= {"oom kill"}  # it takes a control group that may be divided; a fake does all else
+
+
+@pytest.mark.long
+@pytest.mark.engine
+@pytest.mark.timeout(1800)
+def test_each_fault_once_on_a_real_engine_is_green(real_soaked: Place) -> None:
+    soak = soak_of(real_soaked, every=1, names=list(faults.FAULTS))
+    assert soak.run(len(faults.FAULTS)) is Verdict.HOLDS, said(soak)
+    assert len(soak.rounds) == 25
+    skipped = {told.skipped.partition(":")[0] for told in soak.rounds if told.skipped}
+    assert {"wedge", "black hole"} <= skipped <= {"wedge", "black hole", "oom kill"}
+    assert {told.fault for told in soak.rounds} == {"", *faults.FAULTS} - (skipped - {""})
 
 
 @pytest.mark.long

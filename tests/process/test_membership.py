@@ -16,6 +16,7 @@ from supervisor import identity
 from supervisor.membership import count, join, members
 from supervisor.slot import Slot
 from tests.process.children import Child
+from tests.support import measured
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -256,8 +257,9 @@ def test_two_thousand_leavings_show_at_once_to_a_second_process__rag_rat_410(slo
             spawner.join()
 
 
-def test_members_come_and_go_under_probes_and_none_is_ever_lost__filelock_574(slot: Slot) -> None:
-    with Child(CHURN, slot.path, 60) as first, Child(CHURN, slot.path, 60) as second:
+@pytest.mark.parametrize("holds", [60, pytest.param(600, marks=pytest.mark.long)])
+def test_members_come_and_go_under_probes_and_none_is_ever_lost__filelock_574(slot: Slot, holds: int) -> None:
+    with Child(CHURN, slot.path, holds) as first, Child(CHURN, slot.path, holds) as second:
         for child in (first, second):
             assert child.hear() == "ready"
         with Child(WAITS, slot.path) as steady:
@@ -265,12 +267,13 @@ def test_members_come_and_go_under_probes_and_none_is_ever_lost__filelock_574(sl
             for child in (first, second):
                 child.say()
             looks = 0
-            while looks < 500:
+            while looks < 8 * holds:
                 assert steady.pid in [member.pid for member in members(slot)]
                 looks += 1
             for child in (first, second):
                 assert child.hear() == "done"
     assert count(slot) == 0
+    measured("W7", f"0 of {2 * holds} holds were ever invisible, nor a steady one in {looks} looks by a busy prober")
 
 
 def test_a_thousand_members_are_counted(slot: Slot) -> None:
