@@ -5,13 +5,15 @@
 Reads one JSON order a line on stdin and answers with JSON lines on stdout:
 
     {"do": "ask", "id": 1, "role": "chat", "stream": true, "tokens": 24}
-    {"do": "load", "workers": [{"role": "chat", "stream": true, "tokens": 16}, ...]}   ask over and over
+    {"do": "load", "workers": [{"role": "chat", "stream": true, "tokens": 16}, ...]}   ask over and over; a worker without
+                                                                                    a role asks all kinds in turn
     {"do": "calm"}                                                                  stop the load, finish what is open
     {"do": "leave"}
 
 With --jump its time of day is wrong by so much, as after a step of the clock.
 
-Each request ends in one `answer` with its outcome: complete, interrupted (explicitly, after its first byte), or failed.
+Each request is told of when it is sent (`asked`), and ends in one `answer` with its outcome: complete, interrupted
+(explicitly, after its first byte), refused (503 and Retry-After), or failed.
 """
 
 from __future__ import annotations
@@ -22,22 +24,21 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from chaos.asking import KINDS, Asked, Reading, carry_out
 from supervisor.client import Engine, open_engine
-from supervisor.errors import InterruptedAnswerError, QueenrightError
+from supervisor.errors import QueenrightError
 
-if TYPE_CHECKING:
-    import httpx
-
-PROMPT = "Tell me a short story about bees."
+DEADLINE_EXTENSION = "queenright_deadline"
+"""`supervisor.request_loop` has it too; importing that takes httpx, before there is an engine to ask."""
 
 
 class FrontEnd:
     """One front end. Orders come from one thread; each request runs in its own."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine, self.name = engine, name
         self._say_lock = threading.Lock()
         self._calm = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -79,61 +80,54 @@ class FrontEnd:
         self._threads.clear()
 
     def _ask_over_and_over(self, worker: dict[str, Any]) -> None:
+        number = int(worker.get("turn", 0))
         while not self._calm.is_set():
-            self.ask(worker)
+            self.ask({**worker, "number": number})
+            number += 1
+            self._calm.wait(float(worker.get("pause_s", 0.0)))
 
     def ask(self, order: dict[str, Any]) -> None:
         """One request, and how it ended."""
-        began = time.monotonic()
-        facts: dict[str, Any] = {
-            "id": order.get("id"),
-            "role": order["role"],
-            "stream": bool(order.get("stream")),
-            "began": began,
-            "first_s": None,
-        }
+        asked = self._asked(order)
+        kind, identifier = KINDS[asked.kind], order.get("id", asked.id)
+        self.say("asked", **asked._asdict())
+
+        def first() -> None:
+            if kind.stream:
+                self.say("first token", id=identifier, seconds=time.monotonic() - asked.began)
+
+        reading = Reading(first)
+        outcome, why = self._carry_out(asked, reading, int(order.get("tokens", 24)))
+        self.say(
+            "answer",
+            **{**asked._asdict(), "id": identifier},
+            role=kind.role,
+            stream=kind.stream,
+            outcome=outcome,
+            why=why,
+            seconds=time.monotonic() - asked.began,
+            first_s=None if reading.began_at is None else reading.began_at - asked.began,
+            size=reading.pieces,
+            text=reading.text,
+        )
+
+    def _asked(self, order: dict[str, Any]) -> Asked:
+        limit = float(order.get("deadline_s", self.engine.deadline_s))
+        if "kind" in order:
+            return Asked(order["id"], order["kind"], order["prompt"], limit, time.monotonic())
+        if "role" not in order:
+            return Asked.in_turn(f"{self.name}.{order['turn']}", order["number"], limit)
+        kind = "embeddings" if order["role"] == "embed" else "chat stream" if order.get("stream") else "chat"
+        identifier = order.get("id") or f"{self.name}.{kind}.{order.get('number', 0)}"
+        return Asked(str(identifier), kind, 0, limit, time.monotonic())
+
+    def _carry_out(self, asked: Asked, reading: Reading, tokens: int) -> tuple[str, str]:
         try:
-            self._send(order, facts, began)
-            outcome = "complete"
-        except InterruptedAnswerError as error:
-            outcome, facts["why"] = "interrupted", str(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is a request that failed, and is counted
-            outcome, facts["why"] = "failed", f"{type(error).__name__}: {error}"
-        self.say("answer", outcome=outcome, seconds=time.monotonic() - began, **facts)
-
-    def _send(self, order: dict[str, Any], facts: dict[str, Any], began: float) -> None:
-        http, base = self.engine.http, self.engine.base_url(order["role"])
-        if order["role"] == "embed":
-            response = http.post(f"{base}/embeddings", json={"model": "embed", "input": PROMPT})
-            check(response)
-            facts["first_s"], facts["size"] = time.monotonic() - began, len(response.json()["data"][0]["embedding"])
-            return
-        body = {
-            "model": order["role"],
-            "messages": [{"role": "user", "content": PROMPT}],
-            "max_tokens": order.get("tokens", 24),
-            "stream": bool(order.get("stream")),
-        }
-        if not body["stream"]:
-            response = http.post(f"{base}/chat/completions", json=body)
-            check(response)
-            facts["first_s"], facts["size"] = time.monotonic() - began, response.json()["usage"]["completion_tokens"]
-            return
-        facts["size"] = 0
-        with http.stream("POST", f"{base}/chat/completions", json=body) as response:
-            check(response)
-            for line in response.iter_lines():
-                if line.startswith("data: {") and '"content"' in line:
-                    if facts["first_s"] is None:
-                        facts["first_s"] = time.monotonic() - began
-                        self.say("first token", id=order.get("id"), seconds=facts["first_s"])
-                    facts["size"] += 1
-
-
-def check(response: httpx.Response) -> None:
-    """Raise with what the answer says, unless it is a good one."""
-    if response.is_error:
-        raise RuntimeError(f"status {response.status_code}: {response.read().decode('utf-8', 'replace')[:600]}")
+            base = self.engine.base_url(asked.role)
+        except QueenrightError as error:
+            return "failed", f"{type(error).__name__}: {error}"
+        deadline = {DEADLINE_EXTENSION: asked.deadline_s}
+        return carry_out(asked, self.engine.http, base, reading, tokens, lost="failed", extensions=deadline)
 
 
 def jump(seconds: int) -> None:
@@ -155,7 +149,7 @@ def main() -> int:
     began = time.monotonic()
     try:
         with open_engine(args.config, program=args.name) as engine:
-            front_end = FrontEnd(engine)
+            front_end = FrontEnd(engine, args.name)
             front_end.say("open", how=engine.how, seconds=time.monotonic() - began)
             for line in sys.stdin:
                 if not front_end.obey(json.loads(line)):

@@ -35,6 +35,7 @@ slot = {slot}
 
 [gateway]
 listen = "127.0.0.1:0"
+deadline_s = {deadline_s}
 
 [groups.chat]
 [[groups.chat.launches]]
@@ -53,11 +54,11 @@ arguments = ["--threads", "1"]
 """
 
 
-def configuration(slot: Slot) -> str:
-    """Two small models on half of the cores, in this slot. The gateway takes whichever port is free: the default one is for
+def configuration(slot: Slot, *, deadline_s: float = ANSWER_LIMIT) -> str:
+    """Two small models on half of the cores, in this slot; the gateway gives a request so many seconds. The gateway takes whichever port is free: the default one is for
     an engine of the user's."""
     threads = max(1, (os.cpu_count() or 2) // 2)
-    return CONFIGURATION.format(slot=json.dumps(str(slot.path)), threads=threads)
+    return CONFIGURATION.format(slot=json.dumps(str(slot.path)), threads=threads, deadline_s=deadline_s)
 
 
 class Stage:

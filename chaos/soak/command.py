@@ -60,7 +60,8 @@ class SoakCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Do it, or compare. Raises UsageError, or what an engine's start can raise."""
         from chaos.interrupting import interruptible, undisturbed
-        from chaos.soak import faults
+        from chaos.soak import faults, report, telling
+        from chaos.soak.progress import Progress
 
         if args.compare:
             return _compare(args.compare)
@@ -76,14 +77,21 @@ class SoakCommand:
         out = args.out or Path("soak-report")
         out.mkdir(parents=True, exist_ok=True)
         with interruptible(), (out / "rounds.jsonl").open("w", encoding="utf-8") as lines:
-            soak = _prepare(args, place, names, lambda told: _tell(told, stream, lines))
+            progress = Progress(stream, args.rounds)
+
+            def tell(told: Told) -> None:
+                progress(told)
+                print(report.line(telling.row(told)), file=lines, flush=True)
+
+            soak = _prepare(args, place, names, tell)
             print(
                 f"{args.rounds} rounds, a fault every {_so_often(args.every)}: {', '.join(names)}",
                 file=stream,
                 flush=True,
             )
             try:
-                soak.run(args.rounds)
+                with progress:
+                    soak.run(args.rounds)
             except KeyboardInterrupt:
                 print("interrupted: the faults are healed, and the report tells of what was judged", file=stream)
             finally:
@@ -103,6 +111,7 @@ COMMAND: Final = SoakCommand()
 
 
 def _prepare(args: argparse.Namespace, place: Path, names: list[str], tell: Any) -> Soak:
+    from chaos.soak.load import DEADLINE
     from chaos.soak.soak import Soak
     from supervisor import resolving
     from supervisor.errors import UsageError
@@ -116,7 +125,7 @@ def _prepare(args: argparse.Namespace, place: Path, names: list[str], tell: Any)
         from chaos.story import Story
 
         provide(Story(sys.stderr))
-        config.write_text(configuration(slot), encoding="utf-8")
+        config.write_text(configuration(slot, deadline_s=DEADLINE), encoding="utf-8")
     else:
         config = args.config.resolve()
         slot = _slot_of(config, slot)
@@ -127,7 +136,15 @@ def _prepare(args: argparse.Namespace, place: Path, names: list[str], tell: Any)
             f"{config} has no role {' and no role '.join(sorted(missing))}", "the load of a soak asks for both"
         )
     return Soak(
-        slot, config, spec.groups, streams=args.streams, every=args.every, names=names, seed=args.seed, tell=tell
+        slot,
+        config,
+        spec.groups,
+        streams=args.streams,
+        every=args.every,
+        names=names,
+        seed=args.seed,
+        tell=tell,
+        gateway_deadline_s=spec.gateway.deadline_s,
     )
 
 
@@ -158,41 +175,29 @@ def _check(names: list[str]) -> None:
         raise UsageError(f"there is no fault {', '.join(unknown)}", f"there are: {', '.join(faults.FAULTS)}")
 
 
-def _tell(told: Told, stream: Any, lines: Any) -> None:
-    """A line for people, and one of JSON."""
-    from chaos.soak import report
-    from chaos.soak.soak import row
-
-    count = ", ".join(f"{times} {outcome}" for outcome, times in sorted(told.outcomes.items()))
-    fault = f"  {told.fault}, answering again after {told.recovery_s:.2f} s" if told.fault else ""
-    skipped = f"  not done: {told.skipped}" if told.skipped else ""
-    print(f"{told.number:5} {told.at_s:7.1f} s  {told.verdict:8} {count}{fault}{skipped}", file=stream, flush=True)
-    for one in told.judgements:
-        if one.verdict != "holds":
-            print(f"      {one.invariant}: {one.verdict}: {one.seen}", file=stream, flush=True)
-    print(report.line(row(told)), file=lines, flush=True)
-
-
 def _write(soak: Soak, out: Path, args: argparse.Namespace, names: list[str]) -> dict[str, Any]:
     from chaos import bench_report
-    from chaos.soak import invariants, report
-    from chaos.soak.soak import as_data
+    from chaos.soak import faults, report, telling
+    from supervisor._version import __version__
 
-    data = as_data(
+    data = telling.as_data(
         soak,
         command=" ".join(["queenright", "soak", *sys.argv[2:]]),
         machine=bench_report.machine().line,
         seed=args.seed,
+        version=__version__,
         faults=", ".join(names),
-        invariants=list(invariants.EACH_ROUND),
+        unused_faults=[name for name in faults.FAULTS if name not in names],
+        streams=args.streams,
+        engine=telling.engine(soak.groups),
     )
-    (out / "report.json").write_text(json.dumps(data), encoding="utf-8")
+    (out / "report.json").write_text(json.dumps(data, separators=(",", ":")), encoding="utf-8")
     (out / "report.html").write_text(report.page(data), encoding="utf-8")
     return data
 
 
 def _compare(words: list[str]) -> int:
-    from chaos.soak import report
+    from chaos.soak.comparing import compare
     from supervisor.errors import UsageError
 
     if len(words) != 3 or words[0] != "compare":
@@ -203,7 +208,7 @@ def _compare(words: list[str]) -> int:
             runs.append(json.loads(Path(name).read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise UsageError(f"{name} is no report of a soak: {error}", "give the report.json of a run") from error
-    print(report.compare(runs[0], runs[1]))
+    print(compare(runs[0], runs[1]))
     return 0
 
 

@@ -4,12 +4,15 @@ planted fault must then go unnoticed: an invariant that nothing can break is not
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from chaos.soak.verdicts import Judgement, Verdict
+from supervisor import budgets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from chaos.soak.seen import Ended, Round, Usage
 
@@ -17,6 +20,8 @@ GROWTH: Final = 0.10
 """Part by which a figure may have grown over the rounds that count, by its slope: noise of a small engine is 3 %."""
 ROOM: Final = {"memory": 4 * 1024 * 1024, "descriptors": 8, "threads": 4}
 """And so much besides: caches that fill once, a pool that opens its last connection."""
+DEADLINE_SLACK: Final = 5.0
+"""budget: seconds that a busy machine may add to a deadline: the one who keeps it has to be given a turn of a core."""
 ROUNDS_LEAST: Final = 24
 """With fewer a slope says nothing, and is not judged: a keeper fills its caches over the first ten rounds of its life."""
 
@@ -66,45 +71,164 @@ def one_engine(seen: Round) -> tuple[Verdict, str]:
     return (Verdict.BROKEN, f"engines beside it: {', '.join(beside)}") if beside else (Verdict.HOLDS, "")
 
 
-def requests_end_well(seen: Round) -> tuple[Verdict, str]:
-    """Each request is answered, or refused with a word when to come again. It is broken off only after its first byte, and
-    only where this round's fault hit what carried it; before it only where the gateway itself was hit. Nobody listens at the gateway only where the warden, who holds its
-    socket, was killed."""
+def one_promise_a_group(seen: Round) -> tuple[Verdict, str]:
+    """In the machine's book of memory each group has its promise once, or none where nothing is planned; and nobody else of
+    this slot has one."""
+    if seen.promises is None:
+        return Verdict.UNKNOWN, "the book of promises could not be read"
     wrong = [
-        f"{one.way} {one.role}: {one.outcome} after {one.seconds:.1f} s ({one.why})"
+        f"{group} has {times} promises"
+        for group, times in Counter(seen.promises).items()
+        if times > 1 or group not in seen.planned
+    ]
+    return (Verdict.BROKEN, "; ".join(wrong)) if wrong else (Verdict.HOLDS, "")
+
+
+def requests_end_well(seen: Round) -> tuple[Verdict, str]:
+    """Each request is answered, or refused with a word when to come again. It is broken off only where the kill log names what
+    carried it, at a time when it was under way: a member's after its first byte, a gateway's caller's also before it where
+    the gateway itself was hit. Nobody listens at the gateway only where the warden, who holds its socket, was killed."""
+    wrong = [
+        f"{one.id or one.way} {one.role}: {one.outcome} after {one.seconds:.1f} s ({one.why})"
         for one in seen.ended
         if one.outcome not in ("complete", "refused") and not _explained(one, seen)
     ]
-    return (Verdict.BROKEN, "; ".join(wrong[:3])) if wrong else (Verdict.HOLDS, "")
+    return _of(wrong)
 
 
 def _explained(one: Ended, seen: Round) -> bool:
+    hits = [kill for kill in seen.kills if kill.carried(one, seen.carriers)]
     if one.outcome == "unreachable":
-        return one.way == "gateway" and "warden" in seen.killed
-    touched = {seen.carriers.get(one.role), "keeper" if one.way == "gateway" else None} & set(seen.killed)
-    # Its own connection went with the gateway: then there may have been no byte yet.
-    begun = one.first_byte or (one.way == "gateway" and "keeper" in seen.killed)
-    return one.outcome == "interrupted" and begun and bool(touched)
+        return one.way == "gateway" and any("warden" in kill.touched for kill in hits)
+    if one.outcome != "interrupted":
+        return False
+    at_the_gateway = one.way == "gateway" and any({"keeper", "warden"} & kill.touched for kill in hits)
+    return bool(hits) and (one.first_byte or at_the_gateway)
 
 
-EACH_ROUND: Final[dict[str, Callable[[Round], tuple[Verdict, str]]]] = {
+def within_the_deadline(seen: Round) -> tuple[Verdict, str]:
+    """The first byte of an answer, or the refusal, comes in the time that the request had."""
+    wrong = []
+    for one in seen.ended:
+        took = one.seconds if one.first_s is None else one.first_s
+        if one.deadline_s and took > one.deadline_s + DEADLINE_SLACK:
+            wrong.append(f"{one.id}: {one.outcome} after {took:.1f} s, it had {one.deadline_s:g} s")
+    return _of(wrong)
+
+
+def no_request_lost(seen: Round) -> tuple[Verdict, str]:
+    """Each request that was asked ends: none is open for longer than it may take, none's caller is gone."""
+    return _of([f"{identifier} is {over:.0f} s over its time" for identifier, over in seen.open if over > 0])
+
+
+def answers_have_receipts(seen: Round) -> tuple[Verdict, str] | None:
+    """An answer was made by a server: one of its executions was written to the end."""
+    if not seen.keeps_receipts:
+        return None
+    if seen.served is None:
+        return Verdict.UNKNOWN, "the receipts could not be read"
+    return _of(
+        [
+            f"{one.id} was answered, and no server answered it"
+            for one in seen.ended
+            if one.outcome == "complete" and all(run.tokens is None for run in seen.served.get(one.id, ()))
+        ]
+    )
+
+
+def served_once(seen: Round) -> tuple[Verdict, str] | None:
+    """A request is executed once; once more only where the kill log names what carried it, and never after the first byte of
+    its answer. Nothing is executed that nobody asked, or that was over."""
+    if not seen.keeps_receipts:
+        return None
+    if seen.served is None:
+        return Verdict.UNKNOWN, "the receipts could not be read"
+    wrong = list(seen.strays)
+    for one in seen.ended:
+        runs = seen.served.get(one.id, ())
+        most = budgets.REPLAY_ATTEMPTS if any(kill.carried(one, seen.carriers) for kill in seen.kills) else 1
+        if len(runs) > most:
+            wrong.append(f"{one.id} was executed {len(runs)} times")
+        elif one.first_s is not None and any(run.at > one.began + one.first_s for run in runs):
+            wrong.append(f"{one.id} was executed again after its first byte")
+    return _of(wrong)
+
+
+def texts_as_the_control(seen: Round) -> tuple[Verdict, str] | None:
+    """An answer is what the same request had in calm, and one that was broken off is its beginning."""
+    if not seen.controls:
+        return None
+    wrong = []
+    for one in seen.ended:
+        control = seen.controls.get((one.kind, one.prompt), one.text)
+        if one.text != control and (one.outcome == "complete" or not control.startswith(one.text)):
+            wrong.append(f"{one.id} {one.kind}: {one.text[:80]!r} in place of {control[:80]!r}")
+    return _of(wrong)
+
+
+def ledger_reconciles(seen: Round) -> tuple[Verdict, str] | None:
+    """The gateway counts what its callers count, outcome by outcome, in each keeper's life."""
+    if seen.ledger is None:
+        return Verdict.UNKNOWN, "the gateway's counts could not be read"
+    return _of(
+        [
+            f"{row.outcome}: {row.counted} counted, its callers had {row.least} to {row.most}"
+            for row in seen.ledger
+            if not row.least <= row.counted <= row.most
+        ]
+    )
+
+
+def _of(wrong: Sequence[str]) -> tuple[Verdict, str]:
+    more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return (Verdict.BROKEN, "; ".join(wrong[:3]) + more) if wrong else (Verdict.HOLDS, "")
+
+
+Invariant = Callable[["Round"], "tuple[Verdict, str] | None"]
+"""None where it does not apply: an engine without receipts is not judged by them, and the report says so."""
+
+OF_REQUESTS: Final[dict[str, Invariant]] = {
+    "requests end well": requests_end_well,
+    "within the deadline": within_the_deadline,
+    "no request lost": no_request_lost,
+    "answers have receipts": answers_have_receipts,
+    "served once": served_once,
+    "texts as the control": texts_as_the_control,
+    "ledger reconciles": ledger_reconciles,
+}
+OF_THE_SLOT: Final[dict[str, Invariant]] = {
     "engine as planned": engine_as_planned,
     "nothing outside the records": nothing_outside_the_records,
     "no zombie": no_zombie,
     "locks are members": locks_are_members,
     "one engine": one_engine,
-    "requests end well": requests_end_well,
+    "one promise a group": one_promise_a_group,
 }
+EACH_ROUND: Final[dict[str, Invariant]] = {**OF_THE_SLOT, **OF_REQUESTS}
+AT_END: Final = (
+    "recovers",
+    "memory is flat",
+    "descriptors is flat",
+    "threads is flat",
+    "nothing is left",
+    "no promise is left",
+)
+"""What else is judged, once for the whole run."""
 
 
-def judge(seen: Round) -> list[Judgement]:
-    """All of them. One that fails itself could not judge."""
+def judge(seen: Round, names: Collection[str] | None = None) -> list[Judgement]:
+    """All of them, or those. One that fails itself could not judge; one that does not apply is left out."""
     found = []
     for name, invariant in EACH_ROUND.items():
+        if names is not None and name not in names:
+            continue
         try:
-            verdict, words = invariant(seen)
+            judged = invariant(seen)
         except Exception as error:  # noqa: BLE001 - a checker that crashed has found out nothing
-            verdict, words = Verdict.UNKNOWN, f"{type(error).__name__}: {error}"
+            judged = Verdict.UNKNOWN, f"{type(error).__name__}: {error}"
+        if judged is None:
+            continue
+        verdict, words = judged
         found.append(Judgement(name, verdict, words, seen.number))
     return found
 

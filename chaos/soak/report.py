@@ -4,54 +4,96 @@ from __future__ import annotations
 
 import html
 import json
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
+
+from chaos.soak import plots
+from chaos.soak.coverage import not_covered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WIDTH: Final = 900
-HEIGHT: Final = 160
-COLOURS: Final = {"holds": "#2e7d32", "broken": "#c62828", "unknown": "#f9a825"}
+NO_FAULT: Final = "no fault"
+WHAT: Final = (("Memory that they wrote", 0, 2**20, "MiB"), ("Descriptors", 1, 1, ""), ("Threads", 2, 1, ""))
+"""Of `usage`: its title, its place, its unit."""
 
 STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #222; background: #fff }
-table { border-collapse: collapse } td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }
-svg { background: #f6f6f6; margin: .3rem 0 1rem } .holds { color: #2e7d32 } .broken { color: #c62828 } .unknown { color: #b26a00 }
-@media (prefers-color-scheme: dark) { body { color: #ddd; background: #181818 } svg { background: #242424 } }
+:root{--ink:#222;--soft:#667;--line:#dde;--back:#fff;--paper:#f8f8fa}
+@media(prefers-color-scheme:dark){:root{--ink:#ddd;--soft:#99a;--line:#334;--back:#17171a;--paper:#1f1f24}}
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:62rem;padding:0 1rem;color:var(--ink);background:var(--back)}
+h2{margin:2.2rem 0 .3rem;font-size:1.15rem} p{margin:.4rem 0} code{font-size:.9em;overflow-wrap:anywhere}
+table{border-collapse:collapse;margin:.4rem 0} td,th{padding:.15rem 1rem .15rem 0;text-align:left;vertical-align:top}
+th{font-weight:600;border-bottom:1px solid var(--line)} td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+svg{background:var(--paper);width:100%;height:auto;display:block;margin:.3rem 0} svg text{font-size:11px;fill:var(--soft)}
+.e{text-anchor:end}.m{text-anchor:middle}.g{stroke:var(--line);fill:none}.k{stroke:var(--ink);stroke-width:2}
+polyline{fill:none;stroke-width:1.4} .legend span{margin-right:1.2rem;color:var(--soft)}
+.legend i{display:inline-block;width:.8em;height:.8em;margin-right:.35em;border-radius:2px}
+.holds{color:#3b8a3e}.broken{color:#c62828}.unknown{color:#b26a00} .soft{color:var(--soft)} .two{display:grid;gap:0 1rem}
+@media(min-width:50rem){.two{grid-template-columns:1fr 1fr}} .two p{color:var(--soft)}
+details{margin:.4rem 0} summary{cursor:pointer}
 """
-
-NOT_COVERED: Final = (
-    "What this run did not cover: GPUs and their drivers, models and prompts other than these, more callers than these, other"
-    " machines and kernels, days of idling, and every fault that is not in the list above."
-)
 
 
 def page(run: dict[str, Any]) -> str:
-    """The report of a run, as `soak.as_data` tells it."""
+    """The report of a run, as `telling.as_data` tells it."""
     rounds: list[dict[str, Any]] = run["rounds"]
-    verdict = run["verdict"]
+    faults = colours(rounds)
     parts = [
-        f"<h1>Soak: <span class={verdict}>{verdict}</span></h1>",
-        f"<p><code>{html.escape(run.get('command', ''))}</code></p>",
+        f"<h1>Soak: <span class={run['verdict']}>{run['verdict']}</span></h1>",
+        f"<p>{html.escape(in_a_sentence(run))}</p>",
+        f"<p class=soft><code>{html.escape(run.get('command', ''))}</code></p>",
         _table(_summary(run)),
+        _broken(run),
         "<h2>Rounds</h2>",
-        timeline(rounds),
+        plots.timeline([(one["number"], one["verdict"], one["fault"]) for one in rounds], faults),
+        plots.legend(faults),
         "<h2>Recovery, by fault</h2>",
-        _table([("fault", "times", "median", "most"), *recovery(rounds)], head=True),
-        "<h2>Requests: the slowest of each round, in seconds</h2>",
-        curve([("slowest", [one["latency_s"] for one in rounds])]),
-        "<h2>Memory that is their own, in MiB</h2>",
-        curve(usage(rounds, "memory", 2**20)),
-        "<h2>Descriptors</h2>",
-        curve(usage(rounds, "descriptors", 1)),
-        "<h2>What did not hold</h2>",
-        _table([("round", "invariant", "verdict", "seen"), *broken(run)], head=True),
-        f"<p>{NOT_COVERED}</p>",
+        "<p class=soft>Seconds from the fault until the engine was whole and had answered requests of each role, begun after it,"
+        " to a member and through the gateway.</p>",
+        plots.strips(by_fault(rounds), faults) if faults else "<p>There was no fault.</p>",
+        _table([("fault", "times", "median", "95 %", "most"), *recovery(rounds)], numbers=4) if faults else "",
+        "<h2>Requests</h2>",
+        _table(_requests(run), numbers=9),
+        "<h2>Latency through faults</h2>",
+        "<p class=soft>The slowest request of each round in seconds; rounds with a fault in its colour.</p>",
+        _latencies(rounds, faults),
+        _table([("", "median", "most"), *latency(rounds)], numbers=2),
+        "<h2>Processes, and what they hold</h2>",
+        _usages(rounds),
+        "<h2>What was judged</h2>",
+        _table([("invariant", "rounds"), *_judged(run)], numbers=1),
+        "<h2>What this run did not cover</h2>",
+        f"<ul>{''.join(f'<li>{html.escape(words)}</li>' for words in not_covered(run))}</ul>",
+        "<h2>Kill log</h2>",
+        "<p class=soft>Each fault, and the requests whose being broken off it explains.</p>",
+        _kills(run),
     ]
     return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>queenright soak</title>'
-        f"<style>{STYLE}</style>{''.join(parts)}</html>\n"
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>queenright soak: {run['verdict']}</title><style>{STYLE}</style>{''.join(parts)}</html>\n"
     )
+
+
+def in_a_sentence(run: dict[str, Any]) -> str:
+    """What came of it."""
+    rounds, count = run["rounds"], outcomes(run["rounds"])
+    green = sum(one["verdict"] == "holds" for one in rounds)
+    faults = sum(bool(one["fault"]) for one in rounds)
+    failed = count.get("failed", 0) + count.get("unreachable", 0)
+    words = f"{green} of {len(rounds)} rounds green, {faults} of them with a fault. {sum(count.values()):,} requests: {failed} failed"
+    cut = count.get("interrupted", 0)
+    words += (
+        f", {cut} broken off ({sum(len(kill['explains']) for kill in run.get('kills', []))} explained by the kill log)"
+        if cut
+        else ""
+    )
+    return words + (f", {count['refused']} refused with a time to come again." if "refused" in count else ".")
+
+
+def colours(rounds: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """A colour for each fault there was, in the order of their coming."""
+    names = dict.fromkeys(one["fault"] for one in rounds if one["fault"])
+    return {name: plots.hue(number) for number, name in enumerate(names)}
 
 
 def outcomes(rounds: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -63,110 +105,169 @@ def outcomes(rounds: Sequence[dict[str, Any]]) -> dict[str, int]:
     return found
 
 
-def recovery(rounds: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Seconds from a fault to a whole engine: times, median and most, by fault."""
-    by_fault: dict[str, list[float]] = {}
+def by_fault(rounds: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Seconds of each recovery, by fault."""
+    found: dict[str, list[float]] = {}
     for one in rounds:
         if one["fault"]:
-            by_fault.setdefault(one["fault"], []).append(one["recovery_s"])
+            found.setdefault(one["fault"], []).append(one["recovery_s"])
+    return found
+
+
+def recovery(rounds: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """By fault: times, median, 95th percentile and most."""
     return [
-        (fault, len(times), f"{sorted(times)[len(times) // 2]:.2f} s", f"{max(times):.2f} s")
-        for fault, times in sorted(by_fault.items())
+        (
+            fault,
+            len(times),
+            f"{median(times):.2f} s",
+            f"{sorted(times)[int(0.95 * (len(times) - 1) + 0.5)]:.2f} s",
+            f"{max(times):.2f} s",
+        )
+        for fault, times in sorted(by_fault(rounds).items())
     ]
 
 
-def broken(run: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Every judgement that was not green."""
-    rows = [
-        (one["number"], j["invariant"], j["verdict"], j["seen"]) for one in run["rounds"] for j in one["judgements"]
-    ]
-    rows += [("end", j["invariant"], j["verdict"], j["seen"]) for j in run["end"] if j["verdict"] != "holds"]
-    return rows or [("", "nothing", "", "")]
-
-
-def usage(rounds: Sequence[dict[str, Any]], what: str, unit: float) -> list[tuple[str, list[float]]]:
-    """Curves by who it is; rounds that could not be measured are left out."""
-    measured = [one["usage"] for one in rounds if one["usage"]]
+def latency(rounds: Sequence[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """By way and kind: the median of the rounds' medians, and the most there was."""
+    found: dict[str, list[Sequence[float]]] = {}
+    for one in rounds:
+        for name, times in one["latency_s"].items():
+            found.setdefault(name, []).append(times)
     return [
-        (who, [one[who][what] / unit for one in measured if who in one]) for who in (measured[-1] if measured else {})
+        (name, f"{median(times[0] for times in all_):.2f} s", f"{max(times[1] for times in all_):.2f} s")
+        for name, all_ in sorted(found.items())
     ]
 
 
 def _summary(run: dict[str, Any]) -> list[tuple[Any, ...]]:
     rounds = run["rounds"]
-    count = ", ".join(f"{times} {outcome}" for outcome, times in sorted(outcomes(rounds).items()))
-    green = sum(one["verdict"] == "holds" for one in rounds)
-    return [
-        ("rounds", f"{len(rounds)}, of which {green} green"),
-        ("seconds", f"{rounds[-1]['at_s']:.0f}" if rounds else "0"),
-        ("requests", count),
-        ("machine", run.get("machine", "")),
-        ("seed", run.get("seed", "")),
-        ("faults", run.get("faults", "")),
-        ("judged after each round", ", ".join(run.get("invariants", []))),
-        ("judged at the end", ", ".join(one["invariant"] for one in run["end"])),
-    ]
-
-
-def _table(rows: Sequence[tuple[Any, ...]], *, head: bool = False) -> str:
-    cells = []
-    for number, row in enumerate(rows):
-        tag = "th" if head and number == 0 else "td"
-        cells.append("<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in row) + "</tr>")
-    return f"<table>{''.join(cells)}</table>"
-
-
-def timeline(rounds: Sequence[dict[str, Any]]) -> str:
-    """A box for each round in the colour of its verdict; a mark where there was a fault."""
-    if not rounds:
-        return ""
-    step = WIDTH / len(rounds)
-    boxes = []
-    for number, one in enumerate(rounds):
-        words = html.escape(f"round {one['number']}: {one['verdict']}" + (f", {one['fault']}" if one["fault"] else ""))
-        height = 30 if one["fault"] else 18
-        boxes.append(
-            f'<rect x="{number * step:.1f}" y="{36 - height}" width="{max(step - 0.5, 0.5):.1f}" height="{height}"'
-            f' fill="{COLOURS[one["verdict"]]}"><title>{words}</title></rect>'
-        )
-    return f'<svg viewBox="0 0 {WIDTH} 40" width="100%">{"".join(boxes)}</svg>'
-
-
-def curve(lines: Sequence[tuple[str, Sequence[float]]]) -> str:
-    """Lines over the rounds, from 0 to the most there was."""
-    most = max((value for _, values in lines for value in values), default=0.0)
-    if most <= 0:
-        return "<p>nothing was measured</p>"
-    drawn = [f'<text x="4" y="12" font-size="11" fill="gray">{most:,.1f}</text>']
-    hues = ("#1565c0", "#ef6c00", "#6a1b9a", "#00838f", "#558b2f", "#ad1457")
-    for number, (name, values) in enumerate(lines):
-        hue, last = hues[number % len(hues)], max(len(values) - 1, 1)
-        points = " ".join(
-            f"{x / last * WIDTH:.1f},{HEIGHT - value / most * (HEIGHT - 16):.1f}" for x, value in enumerate(values)
-        )
-        drawn.append(f'<polyline points="{points}" fill="none" stroke="{hue}" stroke-width="1.5"/>')
-        drawn.append(f'<text x="{90 + number * 120}" y="12" font-size="11" fill="{hue}">{html.escape(name)}</text>')
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="100%">{"".join(drawn)}</svg>'
-
-
-def compare(first: dict[str, Any], second: dict[str, Any]) -> str:
-    """Two runs side by side, as text."""
-    rows: list[tuple[str, str, str]] = [("", "A", "B")]
-    rows.append(("verdict", first["verdict"], second["verdict"]))
-    rows.append(("rounds", str(len(first["rounds"])), str(len(second["rounds"]))))
-    counts = outcomes(first["rounds"]), outcomes(second["rounds"])
-    for outcome in sorted({*counts[0], *counts[1]}):
-        rows.append((f"requests {outcome}", *(str(one.get(outcome, 0)) for one in counts)))  # type: ignore[arg-type]
-    times = [
-        {fault: f"{median} (most {most})" for fault, _, median, most in recovery(run["rounds"])}
-        for run in (first, second)
-    ]
-    for fault in sorted({*times[0], *times[1]}):
-        rows.append((f"recovery: {fault}", times[0].get(fault, "-"), times[1].get(fault, "-")))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    seconds = rounds[-1]["at_s"] if rounds else 0.0
+    engine = "; ".join(
+        f"{one['role']}: {one['model']}, {one['sequences'] or 'as many as fit'} sequences of {one['context'] or 'as many as fit'} tokens"
+        for one in run.get("engine", [])
     )
+    return [
+        ("took", f"{seconds / 60:.1f} min, {seconds / max(len(rounds), 1):.2f} s a round"),
+        ("engine", engine),
+        ("machine", run.get("machine", "")),
+        ("version", run.get("version", "")),
+        ("faults", f"{run.get('faults', '')}; seed {run.get('seed', '')}"),
+    ]
+
+
+def _requests(run: dict[str, Any]) -> list[tuple[Any, ...]]:
+    counts: dict[str, dict[str, int]] = run.get("requests", {})
+    names = sorted({outcome for one in counts.values() for outcome in one}, key=lambda name: (name != "complete", name))
+    rows = [(kind, *(f"{one.get(name, 0):,}" for name in names)) for kind, one in sorted(counts.items())]
+    total = ("all", *(f"{sum(one.get(name, 0) for one in counts.values()):,}" for name in names))
+    return [("", *names), *rows, total]
+
+
+def _broken(run: dict[str, Any]) -> str:
+    rows = [
+        (one["number"], j["invariant"], j["verdict"], j["seen"]) for one in run["rounds"] for j in one["judgements"]
+    ]
+    rows += [("end", j["invariant"], j["verdict"], j["seen"]) for j in run["end"] if j["verdict"] != "holds"]
+    if not rows:
+        return ""
+    return "<h2 class=broken>What did not hold</h2>" + _table(
+        [("round", "invariant", "verdict", "seen"), *rows], head=True
+    )
+
+
+def _judged(run: dict[str, Any]) -> list[tuple[str, str]]:
+    counts = run.get("judged", {})
+    return [
+        *((name, f"{times:,}") for name, times in counts.items()),
+        *((one["invariant"], "end") for one in run["end"]),
+    ]
+
+
+def _latencies(rounds: Sequence[dict[str, Any]], faults: dict[str, str]) -> str:
+    parts = []
+    for role, words in (("embeddings", "embeddings"), ("", "chat and completions")):
+        slowest = [
+            (
+                one["number"],
+                max(
+                    (times[1] for name, times in one["latency_s"].items() if name.endswith("embeddings") == bool(role)),
+                    default=0.0,
+                ),
+                one["fault"],
+            )
+            for one in rounds
+        ]
+        axes = plots.Axes(len(rounds), max((y for _, y, _ in slowest), default=0.0), unit="s")
+        axes.columns("")
+        axes.dots([(x, y, "") for x, y, fault in slowest if not fault], "#99a", size=1.5)
+        for name, colour in faults.items():
+            axes.dots(
+                [(x, y, f"round {x}, {fault}: {y:.2f} s") for x, y, fault in slowest if fault == name], colour, size=3
+            )
+        parts.append(f"<p>{words}</p>{axes.svg(words)}")
+    return "".join(parts) + plots.legend({NO_FAULT: "#99a", **faults})
+
+
+def _usages(rounds: Sequence[dict[str, Any]]) -> str:
+    measured = [(one["at_s"] / 60, one["usage"]) for one in rounds if one["usage"]]
+    if not measured:
+        return "<p>Nothing could be measured.</p>"
+    names = {
+        name: plots.hue(number) for number, name in enumerate(sorted({name for _, one in measured for name in one}))
+    }
+    last = measured[-1][0]
+    axes = plots.Axes(last, max(one["processes"] for one in rounds), unit="processes", height=110)
+    axes.columns(" min")
+    axes.line([(one["at_s"] / 60, one["processes"]) for one in rounds], plots.hue(0))
+    parts = [axes.svg("processes")]
+    for title, place, unit, words in WHAT:
+        drawn = []
+        for name, colour in names.items():
+            values = [(at, one[name][place] / unit) for at, one in measured if name in one]
+            small = plots.Axes(last, max(value for _, value in values), unit=words, height=120, width=440)
+            small.columns(" min")
+            small.line(values, colour)
+            drawn.append(
+                f"<div><p>{html.escape(name)}: {values[0][1]:,.1f} to {values[-1][1]:,.1f} {words}</p>{small.svg(f'{title} of {name}')}</div>"
+            )
+        block = f"<div class=two>{''.join(drawn)}</div>"
+        parts.append(
+            f"<p>{title}</p>{block}" if place == 0 else f"<details><summary>{title}</summary>{block}</details>"
+        )
+    return "".join(parts)
+
+
+def _kills(run: dict[str, Any]) -> str:
+    rows: list[tuple[Any, ...]] = [("at", "round", "fault", "pids", "touched", "healed", "explains")]
+    for kill in run.get("kills", []):
+        healed = "never" if kill["healed_s"] is None else f"{kill['healed_s']:.2f} s"
+        pids = ", ".join(str(pid) for pid in kill["pids"])
+        rows.append(
+            (
+                f"{kill['at_s']:.1f} s",
+                kill["round"],
+                kill["fault"],
+                pids,
+                ", ".join(kill["touched"]),
+                healed,
+                ", ".join(kill["explains"]),
+            )
+        )
+    return f"<details><summary>{len(rows) - 1} faults</summary>{_table(rows, head=True)}</details>"
+
+
+def _table(rows: Sequence[tuple[Any, ...]], *, head: bool = False, numbers: int = 0) -> str:
+    """`numbers`: how many of the last columns are numbers; a table with some has a head."""
+    cells = []
+    for place, row in enumerate(rows):
+        tag = "th" if (head or numbers) and place == 0 else "td"
+        line = ""
+        for column, cell in enumerate(row):
+            kind = " class=n" if column >= max(1, len(row) - numbers) and numbers else ""
+            line += f"<{tag}{kind}>{html.escape(str(cell))}"
+        cells.append(f"<tr>{line}")
+    return f"<table>{''.join(cells)}</table>"
 
 
 def line(row: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor import identity, locks, membership
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from supervisor.slot import Slot
 
 
+BOOK_WAIT = 5.0  # budget: for the lock of the machine's book of memory, under which others plan for milliseconds
+
+
 class Ended(NamedTuple):
     """One request of the load, as its caller had it. `first_byte`: a byte of the answer had come."""
 
@@ -29,15 +33,70 @@ class Ended(NamedTuple):
     seconds: float
     first_byte: bool = False
     why: str = ""
+    id: str = ""
+    kind: str = ""
+    """Of `asking.KINDS`."""
+    prompt: int = 0
+    began: float = 0.0
+    """On the monotonic clock, which all processes share."""
+    first_s: float | None = None
+    """From then to its first byte."""
+    deadline_s: float = 0.0
+    """What it might take to its first byte or its refusal."""
+    text: str = ""
+    """What came of the answer."""
+
+    @property
+    def ended_at(self) -> float:
+        """On the monotonic clock."""
+        return self.began + self.seconds
+
+
+class Kill(NamedTuple):
+    """A fault that was done: one line of the kill log. Times are on the monotonic clock."""
+
+    at: float
+    until: float
+    """When it was healed, and the engine whole without whom it hit."""
+    round: int
+    fault: str
+    pids: tuple[int, ...]
+    touched: frozenset[str]
+    """Groups, and `keeper` and `warden`, that it may have to do with."""
+
+    def carried(self, one: Ended, carriers: Mapping[str, str]) -> bool:
+        """Whether it hit, in the time of that request, what carried it: its group, or for a caller of the gateway the
+        keeper. `carriers`: the group of each role."""
+        mine = {carriers.get(one.role, ""), *(("keeper", "warden") if one.way == "gateway" else ())}
+        return bool(mine & self.touched) and one.began <= self.until and one.ended_at >= self.at
 
 
 class Usage(NamedTuple):
-    """What a process holds: bytes that are its own (USS), descriptors, threads. Not PSS: what it is charged of a shared page
-    depends on how many others come and go."""
+    """What a process holds: bytes that it wrote and that are its own, descriptors, threads. Not USS and not PSS: pages of a
+    model's file are a process's own as long as no other maps them (43 MB came and went with another engine's start)."""
 
     memory: int
     descriptors: int
     threads: int
+
+
+class Execution(NamedTuple):
+    """A request at a server, by the server's own receipt: when it came, and what of it was written."""
+
+    at: float
+    """On the monotonic clock."""
+    pid: int
+    tokens: int | None = None
+    """Written when the answer was whole, None while it is not."""
+
+
+class Counted(NamedTuple):
+    """What the gateway says of an outcome, beside what its callers say: at least, at most."""
+
+    outcome: str
+    least: int
+    counted: int
+    most: int
 
 
 class Round(NamedTuple):
@@ -61,10 +120,26 @@ class Round(NamedTuple):
     engines_beside: Collection[str]
     """Private slots in which an engine lives."""
     ended: Sequence[Ended]
-    killed: Collection[str]
-    """Groups, and `keeper`, whose processes a fault of this round touched."""
+    kills: Sequence[Kill]
+    """The kill log, of this round and of the one before: a request may have begun in it."""
     usage: Mapping[str, Usage] | None
     """By who it is: keeper, warden, and each group's servers and proxy together."""
+    open: Sequence[tuple[str, float]] = ()
+    """Requests that were asked and have not ended: id, and seconds past the time by which they had to be over (below 0: in
+    time; infinite where their caller is gone)."""
+    served: Mapping[str, Sequence[Execution]] | None = MappingProxyType({})
+    """What the servers wrote down of the requests that ended, by id. Empty where they write nothing down (`keeps_receipts`),
+    None where it could not be read."""
+    keeps_receipts: bool = False
+    strays: Sequence[str] = ()
+    """Executions of requests that nobody asked, or that were over when they began."""
+    controls: Mapping[tuple[str, int], str] = MappingProxyType({})
+    """The text that a request must have, by kind and prompt, where it is a function of them."""
+    ledger: Sequence[Counted] | None = ()
+    """The gateway's own counts; None where they could not be read, empty where there is no gateway."""
+    promises: Sequence[str] | None = ()
+    """The groups with a promise of memory in the machine's book, each as often as it has one; None: the book could not be
+    read."""
 
 
 def usage_of(processes: Collection[Identity]) -> Usage | None:
@@ -81,9 +156,9 @@ def usage_of(processes: Collection[Identity]) -> Usage | None:
 
 
 def own_memory(pid: int) -> int:
-    """Private bytes (proc_pid_smaps(5)); 0 once it is gone."""
+    """Private bytes that are on no disk, swapped out or not (proc_pid_smaps(5)); 0 once it is gone."""
     with suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-        return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Private_"))
+        return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(("Private_Dirty:", "Swap:")))
     return 0
 
 
@@ -135,6 +210,14 @@ class Gatherer:
         """By trying each lock."""
         with suppress(QueenrightError):
             return sorted(member.pid for member in membership.members(self._slot) if member.pid is not None)
+        return None
+
+    def promises(self) -> list[str] | None:
+        """The groups of this slot that the machine's book of memory has a promise for, as often as it has one."""
+        from supervisor.devices import reservations
+
+        with suppress(QueenrightError), reservations.planning(wait=BOOK_WAIT) as book:
+            return sorted(one.group for one in book.live().values() if one.slot == str(self._slot.path))
         return None
 
     def engines_beside(self) -> list[str]:

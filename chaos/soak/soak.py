@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 import time
 from contextlib import ExitStack, suppress
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos import observer
 from chaos.observer import NotObservedError
-from chaos.soak import faults, invariants
+from chaos.soak import faults, invariants, ledger, telling
 from chaos.soak.faults import Ground, changed_beyond
-from chaos.soak.load import Load
-from chaos.soak.seen import Gatherer, Round, usages
+from chaos.soak.ledger import Ledger
+from chaos.soak.load import DEADLINE, Load
+from chaos.soak.receipts import Receipts
+from chaos.soak.seen import Gatherer, Kill, Round, usages
 from chaos.soak.verdicts import Judgement, Verdict, worst
 from chaos.stage import GONE_LIMIT
 from supervisor import control, kinds
@@ -24,11 +27,13 @@ if TYPE_CHECKING:
 
     from chaos.observer import Sighting
     from chaos.soak.faults import Fault, Hit
-    from chaos.soak.seen import Ended, Usage
+    from chaos.soak.seen import Counted, Ended, Usage
     from supervisor.contract import GroupSpec
     from supervisor.slot import Slot
 
 RECOVERY_LIMIT = 120.0  # budget: from a fault to an engine that is whole and answers; a stop is noticed in 5 s
+KILLS_IN_MIND = 10
+"""Kills that a request is held against: it lasts two minutes at most."""
 SETTLE_LIMIT = 10.0  # budget: for what is on its way out (a visitor's lock, a sweep) before it counts as left over
 
 
@@ -42,8 +47,12 @@ class Told(NamedTuple):
     recovery_s: float | None
     """From the fault until the engine was whole and had answered each kind of request that began after it."""
     outcomes: Mapping[str, int]
-    latency_s: float
-    """The slowest request that ended in the round."""
+    latency_s: Mapping[str, tuple[float, float]]
+    """Median and most of the requests that were answered in the round, by way and kind."""
+    took_s: Mapping[str, float]
+    """The round's own time, by what it was spent on."""
+    processes: int | None
+    """Of the slot."""
     judgements: Sequence[Judgement]
     usage: Mapping[str, Usage] | None
     skipped: str = ""
@@ -70,8 +79,10 @@ class Soak:
         seed: int = 0,
         tell: Callable[[Told], None] = lambda _: None,
         plant: Callable[[Round], Round] = lambda seen: seen,
+        receipts: Sequence[Path] = (),
+        gateway_deadline_s: float = DEADLINE,
     ) -> None:
-        self._slot, self._every, self._names = slot, every, names
+        self._slot, self._every, self._names, self.groups = slot, every, names, groups
         self._planned = {group.name: planned_servers(group) for group in groups}
         self._carriers = {launch.role: group.name for group in groups for launch in group.launches}
         self._chance = random.Random(seed)
@@ -79,14 +90,21 @@ class Soak:
         self._gatherer = Gatherer(slot)
         self.before_a_look: Callable[[], None] = lambda: None
         """For the tests of the soak itself: what they plant must be found by looking."""
-        self.load = Load(config, streams, self._gateway)
+        alone = {launch.role for group in groups for launch in group.launches if launch.sequences == 1}
+        self.load = Load(config, streams, self._gateway, gateway_deadline_s=gateway_deadline_s, repeatable=alone)
+        self._receipts, self._ledger = Receipts(receipts), Ledger()
+        self.kills: list[Kill] = []
+        self.explained: dict[int, list[str]] = {}
+        """Requests that were broken off, by the number of the kill that explains it."""
+        self.requests: dict[str, dict[str, int]] = {}
+        """How many of each way and kind ended how."""
         self._url = ""
         self.rounds: list[Told] = []
         self.ends: list[Judgement] = []
         self._undo = ExitStack()
         """How the fault that is on is undone."""
         self._config = config
-        self._began = time.monotonic()
+        self.began = time.monotonic()
 
     def run(self, rounds: int) -> Verdict:
         """So many rounds, then the end. Whatever stops it in between, faults are healed and nothing is left running."""
@@ -111,55 +129,82 @@ class Soak:
     # --- one round --------------------------------------------------------------------------------------------------
 
     def _round(self, number: int, fault: Fault | None) -> None:
+        started = began = time.monotonic()
         before = observer.wait_until("the engine is whole", self._whole, RECOVERY_LIMIT)
-        ended = self.load.visit(number)
+        self.load.visit(number)
+        visited = time.monotonic()
         ground = Ground(self._slot, self._config, before, self._chance, self._undo, tuple(self.load.pids))
         skipped = fault.obstacle(ground) if fault else ""
-        began = time.monotonic()
-        hit = self._break(fault, ground) if fault and not skipped else None
+        hit = None
+        if fault is not None and not skipped:
+            began = time.monotonic()
+            hit = self._break(fault, ground, number)
         observer.wait_until(
-            "every kind of request is answered", lambda: self.load.served_since(began) or None, RECOVERY_LIMIT
+            "requests of each role are answered on each way",
+            lambda: self.load.served_since(began, each_role=hit is not None) or None,
+            RECOVERY_LIMIT,
         )
-        recovery = time.monotonic() - began if hit else None
-        ended += self.load.ended()
-        seen = self._plant(self._look(number, ended, hit))
+        answered = time.monotonic()
+        recovery = answered - began if hit else None
+        ended = self.load.ended()
+        seen = self._plant(self._look(number, ended))
+        judgements = invariants.judge(seen)
+        self._settle(ended)
         told = Told(
             number,
-            time.monotonic() - self._began,
+            time.monotonic() - self.began,
             fault.name if fault and hit else "",
             tuple(victim.pid for victim in hit.victims) if hit else (),
             recovery,
-            count(ended),
-            max((one.seconds for one in ended), default=0.0),
-            [*invariants.judge(seen), *fault_judgements(number, before, seen.sighting, hit)],
+            telling.count(ended),
+            telling.latencies(ended),
+            {"visit": visited - started, "answers": answered - visited, "look": time.monotonic() - answered},
+            len(seen.sighting.everything) if seen.sighting else None,
+            [*judgements, *fault_judgements(number, before, seen.sighting, hit)],
             seen.usage,
             f"{fault.name}: {skipped}" if fault and skipped else "",
         )
         self.rounds.append(told)
         self._tell(told)
 
-    def _break(self, fault: Fault, ground: Ground) -> Hit:
-        """Do it, wait for what is to be seen while it lasts, heal it, and have the engine whole again."""
+    def _break(self, fault: Fault, ground: Ground, number: int) -> Hit:
+        """Do it, wait for what is to be seen while it lasts, heal it, and have the engine whole again. It is in the kill log
+        from the beginning on: until it is healed it may explain whatever is broken off."""
+        began = time.monotonic()
         hit = fault.invoke(ground)
+        pids = tuple(victim.pid for victim in hit.victims)
+        self.kills.append(Kill(began, inf, number, fault.name, pids, hit.touched))
         if not hit.heals_first:
             self._recovered(hit)
         observer.wait_until(f"what `{fault.name}` waits for", lambda: hit.until() or None, RECOVERY_LIMIT)
         self._undo.close()
         self._recovered(hit)
+        self.kills[-1] = self.kills[-1]._replace(until=time.monotonic())
         return hit
 
-    def _look(self, number: int, ended: list[Ended], hit: Hit | None) -> Round:
+    def _settle(self, ended: list[Ended]) -> None:
+        """They were judged: what was broken off goes into the kill log, receipts are forgotten."""
+        self._receipts.settle(ended)
+        for one in ended:
+            outcomes = self.requests.setdefault(f"{one.way} {one.kind}", {})
+            outcomes[one.outcome] = outcomes.get(one.outcome, 0) + 1
+            for number, kill in enumerate(self.kills):
+                if one.outcome in ("interrupted", "unreachable") and kill.carried(one, self._carriers):
+                    self.explained.setdefault(number, []).append(one.id)
+
+    def _look(self, number: int, ended: list[Ended]) -> Round:
         """Once what is on its way out is out, or the time for that is over: then as it is."""
         self.before_a_look()
         deadline = time.monotonic() + SETTLE_LIMIT
         while True:
-            seen = self._see(number, ended, hit)
-            calm = all(verdict is not Verdict.BROKEN for _, verdict, *_ in invariants.judge(seen._replace(ended=())))
+            seen = self._see(number, ended)
+            calm = all(verdict is Verdict.HOLDS for _, verdict, *_ in invariants.judge(seen._replace(ended=())))
             if calm or time.monotonic() > deadline:
                 return seen
             time.sleep(observer.POLL)
 
-    def _see(self, number: int, ended: list[Ended], hit: Hit | None) -> Round:
+    def _see(self, number: int, ended: list[Ended]) -> Round:
+        self._receipts.read()
         current = self._gatherer.generations()
         sighting = observer.look(self._slot)
         return Round(
@@ -174,9 +219,34 @@ class Soak:
             self.load.pids,
             self._gatherer.engines_beside(),
             ended,
-            hit.touched if hit else frozenset(),
+            self.kills[-KILLS_IN_MIND:],
             usages(sighting),
+            promises=self._gatherer.promises(),
+            **self._requests(ended),
         )
+
+    def _requests(self, ended: list[Ended]) -> dict[str, Any]:
+        """What is seen of the load beside what ended."""
+        return {
+            "open": self.load.open(),
+            "served": self._receipts.of(ended),
+            "keeps_receipts": self._receipts.are_kept,
+            "strays": self._receipts.strays(self.load.known, ended),
+            "controls": self.load.controls,
+            "ledger": self._counted(),
+        }
+
+    def _counted(self) -> Sequence[Counted] | None:
+        """The gateway's own counts beside its callers'."""
+        if not self.load.gateway.is_asked:
+            return ()
+        try:
+            page, asked_at, read_at = ledger.fetch(self.load.gateway.url)
+        except OSError:
+            return None
+        ended, under_way = self.load.gateway.uncounted()
+        self._ledger.note(ended)
+        return self._ledger.reckon(page, asked_at, read_at, under_way)
 
     def _whole(self) -> Sighting | None:
         """What there is, where nothing is missing."""
@@ -211,18 +281,49 @@ class Soak:
 
         try:
             self._undo.close()
-            last = self.load.stop()
-            verdict, words = invariants.requests_end_well(self._last(last))
-            self.ends.append(Judgement("requests end well", verdict, words))
+            self.ends += self._last_requests()
             self.ends += invariants.flat([told.usage for told in self.rounds])
             self.ends.append(self._nothing_left())
+            self.ends.append(self._no_promise_left())
         finally:
             self.load.kill()
             with suppress(QueenrightError):  # it went with its members, as it should
                 stopping.stop(self._slot, who="the end of the soak")
 
-    def _last(self, ended: list[Ended]) -> Round:
-        return Round(0, self._planned, self._carriers, None, None, (), None, None, (), (), ended, frozenset(), None)
+    def _last_requests(self) -> list[Judgement]:
+        """Those that were still open, once nobody asks any more: none may be open then, and the counts must be equal."""
+        self.load.calm()
+        deadline = time.monotonic() + SETTLE_LIMIT
+        ended = self.load.ended()
+        while True:
+            self._receipts.read()
+            slot: dict[str, Any] = {
+                "sighting": None,
+                "marked": None,
+                "current": (),
+                "zombies": None,
+                "member_locks": None,
+            }
+            rest: dict[str, Any] = {"front_ends": (), "engines_beside": (), "usage": None}
+            kills = self.kills[-KILLS_IN_MIND:]
+            seen = Round(
+                0, self._planned, self._carriers, ended=ended, kills=kills, **slot, **rest, **self._requests(ended)
+            )
+            # Nobody asks any more: whatever is open now will never end.
+            seen = self._plant(seen._replace(open=[(identifier, max(over, 1.0)) for identifier, over in seen.open]))
+            found = invariants.judge(seen, invariants.OF_REQUESTS)
+            if all(one.verdict is Verdict.HOLDS for one in found) or time.monotonic() > deadline:
+                self._settle(ended)
+                self.load.leave()
+                return found
+            time.sleep(observer.POLL)
+
+    def _no_promise_left(self) -> Judgement:
+        left = self._gatherer.promises()
+        if left is None:
+            return Judgement("no promise is left", Verdict.UNKNOWN, "the book of promises could not be read")
+        words = f"memory is promised to {', '.join(left)}" if left else ""
+        return Judgement("no promise is left", Verdict.BROKEN if left else Verdict.HOLDS, words)
 
     def _nothing_left(self) -> Judgement:
         def gone() -> bool | None:
@@ -261,38 +362,3 @@ def fault_judgements(number: int, before: Sighting, after: Sighting | None, hit:
             verdict, wrong = Verdict.UNKNOWN, f"{type(error).__name__}: {error}"
         found.append(Judgement("the fault is met as it must be", verdict, wrong, number))
     return found
-
-
-def count(ended: Sequence[Ended]) -> dict[str, int]:
-    """Requests by outcome."""
-    found: dict[str, int] = {}
-    for one in ended:
-        found[one.outcome] = found.get(one.outcome, 0) + 1
-    return found
-
-
-def as_data(soak: Soak, **about: Any) -> dict[str, Any]:
-    """The whole run, for JSON."""
-    return {
-        **about,
-        "verdict": soak.verdict.value,
-        "rounds": [row(told) for told in soak.rounds],
-        "end": [_judged(one) for one in soak.ends],
-    }
-
-
-def row(told: Told) -> dict[str, Any]:
-    """One round, for JSON: of the judgements those that are not green."""
-    usage = {who: one._asdict() for who, one in told.usage.items()} if told.usage else None
-    judged = [_judged(one) for one in told.judgements if one.verdict is not Verdict.HOLDS]
-    return {
-        **told._asdict(),
-        "verdict": told.verdict.value,
-        "judgements": judged,
-        "usage": usage,
-        "pids": list(told.pids),
-    }
-
-
-def _judged(one: Judgement) -> dict[str, Any]:
-    return {"invariant": one.invariant, "verdict": one.verdict.value, "seen": one.seen}

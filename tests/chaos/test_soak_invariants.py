@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from chaos.observer import Sighting
 from chaos.soak import faults, invariants
-from chaos.soak.seen import Ended, Round, Usage
+from chaos.soak.seen import Counted, Ended, Execution, Kill, Round, Usage
 from chaos.soak.verdicts import Judgement, Verdict, worst
 from supervisor.identity import Identity
 
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
 
 def who(pid: int) -> Identity:
     return Identity("boot", 1, pid, pid * 10)
+
+
+def request(outcome: str = "complete", way: str = "client", role: str = "chat", **facts: Any) -> Ended:
+    """One that was under way at 100 s, for a second, with its first byte after half of it."""
+    known = {"id": "r1", "kind": "chat", "began": 100.0, "first_s": 0.5, "deadline_s": 60.0, "text": "bees"}
+    first = facts.pop("first_byte", True)
+    facts = {**known, **({} if first else {"first_s": None, "text": ""}), **facts}
+    return Ended(way, role, outcome, facts.pop("seconds", 1.0), first_byte=first, **facts)
+
+
+def killed(*touched: str, at: float = 100.2, until: float = 103.0) -> Kill:
+    return Kill(at, until, 7, "proxy", (3,), frozenset(touched))
 
 
 WHOLE = Sighting(who(1), who(2), {"chat": who(3)}, {"chat": (who(4),)})
@@ -35,13 +48,20 @@ GREEN = Round(
     front_ends=[51, 50],
     engines_beside=[],
     ended=[
-        Ended("client", "chat", "complete", 0.1, first_byte=True),
-        Ended("gateway", "chat", "refused", 9.0),
-        Ended("client", "chat", "interrupted", 0.1, first_byte=True),
-        Ended("gateway", "embed", "interrupted", 0.1, first_byte=True),
+        request(),
+        request("refused", "gateway", first_byte=False, seconds=60.2, id="r2"),
+        request("interrupted", id="r3"),
+        request("interrupted", "gateway", "embed", kind="embeddings", id="r4"),
+        request("interrupted", "gateway", "embed", first_byte=False, id="r5"),
     ],
-    killed={"talk", "keeper"},
+    kills=[killed("talk", "keeper")],
     usage=None,
+    open=[("r6", -20.0)],
+    served={"r1": [Execution(100.1, 4, 12)], "r3": [Execution(100.1, 4), Execution(100.4, 5)]},
+    keeps_receipts=True,
+    controls={("chat", 0): "bees"},
+    ledger=[Counted("complete", 3, 4, 4)],
+    promises=["chat"],
 )
 
 BREAKS: dict[str, list[dict[str, Any]]] = {
@@ -56,22 +76,45 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
     "no zombie": [{"zombies": [12]}],
     "locks are members": [{"member_locks": [50, 51, 52]}, {"member_locks": [50]}],
     "one engine": [{"engines_beside": ["/s-private/1"]}],
+    "one promise a group": [{"promises": ["chat", "chat"]}, {"promises": ["old"]}],
     "requests end well": [
-        {"ended": [Ended("client", "chat", "failed", 0.1, why="RuntimeError")]},
-        {"ended": [Ended("client", "chat", "overdue", 180.0)]},
-        {"ended": [Ended("gateway", "chat", "unreachable", 0.1)]},
-        {"killed": {"warden"}, "ended": [Ended("client", "chat", "unreachable", 0.1)]},
-        {"ended": [Ended("client", "chat", "interrupted", 0.1, first_byte=False)]},
-        {"ended": [Ended("client", "embed", "interrupted", 0.1, first_byte=True)]},
-        {"killed": {"embed"}, "ended": [Ended("gateway", "chat", "interrupted", 0.1, first_byte=True)]},
-        {"killed": {"talk"}, "ended": [Ended("gateway", "chat", "interrupted", 0.1, first_byte=False)]},
+        {"ended": [request("failed", why="RuntimeError")]},
+        {"ended": [request("overdue")]},
+        {"ended": [request("unreachable", "gateway", first_byte=False)]},
+        {"kills": [killed("warden")], "ended": [request("unreachable", first_byte=False)]},
+        {"ended": [request("interrupted", first_byte=False)]},
+        {"ended": [request("interrupted", role="embed")]},
+        {"kills": [killed("embed")], "ended": [request("interrupted", "gateway")]},
+        {"kills": [killed("talk")], "ended": [request("interrupted", "gateway", first_byte=False)]},
+        {"kills": [killed("talk", at=101.5)], "ended": [request("interrupted")]},
+        {"kills": [killed("talk", at=90.0, until=99.0)], "ended": [request("interrupted")]},
     ],
+    "within the deadline": [
+        {"ended": [request(first_s=70.0, seconds=80.0)]},
+        {"ended": [request("refused", first_byte=False, seconds=70.0)]},
+    ],
+    "no request lost": [{"open": [("r6", 0.1)]}, {"open": [("r6", inf)]}],
+    "answers have receipts": [{"served": {}}, {"served": {"r1": [Execution(100.1, 4)]}}],
+    "served once": [
+        {"strays": ["r9, which nobody asked"]},
+        {"kills": [], "ended": [request()], "served": {"r1": [Execution(100.1, 4, 12), Execution(100.2, 4, 12)]}},
+        {"served": {"r1": [Execution(100.1, 4, 12), Execution(100.2, 5), Execution(100.3, 6)]}},
+        {"served": {"r1": [Execution(100.1, 4, 12), Execution(100.6, 5)]}},
+    ],
+    "texts as the control": [
+        {"ended": [request(text="bees bees")]},
+        {"ended": [request(text="be")]},
+        {"ended": [request("interrupted", text="wasps")]},
+    ],
+    "ledger reconciles": [{"ledger": [Counted("complete", 3, 2, 4)]}, {"ledger": [Counted("refused", 0, 1, 0)]}],
 }
 UNSEEN: dict[str, dict[str, Any]] = {
     "engine as planned": {"sighting": None},
     "nothing outside the records": {"marked": None},
     "no zombie": {"zombies": None},
     "locks are members": {"member_locks": None},
+    "one promise a group": {"promises": None},
+    "ledger reconciles": {"ledger": None},
 }
 
 
@@ -85,12 +128,14 @@ def test_a_good_round_is_green_and_each_invariant_has_a_round_that_breaks_it() -
 
 
 def test_who_finds_no_gateway_has_its_reason_only_where_the_warden_was_killed() -> None:
-    seen = GREEN._replace(ended=[Ended("gateway", "chat", "unreachable", 0.1)], killed={"talk", "keeper", "warden"})
+    seen = GREEN._replace(
+        ended=[request("unreachable", "gateway", first_byte=False)], kills=[killed("talk", "keeper", "warden")]
+    )
     assert verdicts(seen)["requests end well"] is Verdict.HOLDS
 
 
 def test_a_gateway_that_was_killed_took_those_with_it_that_had_no_byte_yet() -> None:
-    seen = GREEN._replace(ended=[Ended("gateway", "chat", "interrupted", 0.1, first_byte=False)], killed={"keeper"})
+    seen = GREEN._replace(ended=[request("interrupted", "gateway", first_byte=False)], kills=[killed("keeper")])
     assert verdicts(seen)["requests end well"] is Verdict.HOLDS
 
 
@@ -116,6 +161,18 @@ def test_what_could_not_be_looked_at_is_unknown_and_not_green(name: str, change:
     seen = GREEN._replace(**change)
     assert verdicts(seen)[name] is Verdict.UNKNOWN
     assert worst(invariants.judge(seen)) is Verdict.UNKNOWN
+
+
+def test_receipts_that_cannot_be_read_are_unknown_and_where_none_are_kept_nothing_is_said() -> None:
+    found = verdicts(GREEN._replace(served=None))
+    assert {name for name, one in found.items() if one is Verdict.UNKNOWN} == {"answers have receipts", "served once"}
+    found = verdicts(GREEN._replace(served={}, keeps_receipts=False, controls={}))
+    assert invariants.EACH_ROUND.keys() - found.keys() == {
+        "answers have receipts",
+        "served once",
+        "texts as the control",
+    }
+    assert set(found.values()) == {Verdict.HOLDS}
 
 
 def test_an_invariant_that_crashes_has_found_out_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,8 @@ import pytest
 
 from chaos import observer
 from chaos.soak import faults, report
-from chaos.soak.soak import Soak, as_data
+from chaos.soak.soak import Soak
+from chaos.soak.telling import as_data
 from chaos.soak.verdicts import Verdict
 from supervisor import holding, identity, membership, resolving
 from supervisor.contract import GENERATION_VARIABLE
@@ -90,8 +90,8 @@ def test_rounds_with_kills_are_green_and_leave_nothing(soaked: Place) -> None:
     assert [told.fault for told in soak.rounds] == list(faults.DEFAULT)
     assert all(told.recovery_s for told in soak.rounds)
     assert sum(told.outcomes.get("complete", 0) for told in soak.rounds) > 3
-    assert soak.load._gateway.last_began > 0  # it was asked, too
-    page = report.page(as_data(soak, command="queenright soak", invariants=["one"]))
+    assert soak.load._fresh["gateway", "chat"] > 0  # it was asked, too
+    page = report.page(as_data(soak, command="queenright soak"))
     assert page.count("<svg") >= 2
     assert "http" not in page  # it needs nothing but itself
     assert soaked.slot.path.exists()
@@ -203,11 +203,3 @@ def test_the_command_says_what_it_would_do_and_refuses_what_is_not_there(place: 
     assert place.cli("soak", "--faults", "meteor").returncode == 2
     assert place.cli("soak", "compare", "a").returncode == 2
     place.assert_never_started()
-
-
-def test_two_reports_are_compared() -> None:
-    run: dict[str, Any] = {"verdict": "holds", "rounds": [], "end": []}
-    one = {"outcomes": {"complete": 3}, "fault": "proxy", "recovery_s": 1.5, "number": 1, "judgements": []}
-    text = report.compare(run, {**run, "rounds": [json.loads(json.dumps(one))]})
-    assert "requests complete  0" in text
-    assert "recovery: proxy    -      1.50 s (most 1.50 s)" in text

@@ -53,11 +53,21 @@ KNOBS = {
     "exit-early": ("", "exit before it listens, with exit-code (1 if that is 0)"),
     "spawn-file": ("", "append one JSON line per start: pid, ticks, nonce, argv, time"),
     "receipts-file": ("", "append the X-Request-Id of every completion when it is received"),
+    "served-file": (
+        "",
+        "append two JSON lines for every completion and embedding: X-Request-Id, pid, monotonic time; `tokens` is null when it"
+        " came, and a number right before the last byte of its answer is written",
+    ),
     "fork": ("", "start a grandchild in a session of its own: sleep | hold-port"),
     "daemonize": ("", "double fork; the process that was started exits 0"),
     "close-fds": ("", "close every descriptor above 2, as some servers do"),
     "title": ("", "overwrite its command line with this"),
     "reuse-port": ("", "bind with SO_REUSEPORT"),
+    "zombies": ("", "on SIGUSR1 leave a dead child that is not reaped, on SIGUSR2 reap it"),
+    "leak-every": ("1", "completions of which the last leaks"),
+    "leak-memory": ("0", "KiB that it takes and never lets go of"),
+    "leak-descriptors": ("0", "descriptors, likewise"),
+    "leak-threads": ("0", "threads, likewise"),
     "reject-flag": ("", "refuse this flag as llama-server refuses one it does not know"),
     "no-model-check": ("", "do not look whether --model exists"),
     "slots": ("ok", "ok | hang"),
@@ -167,6 +177,7 @@ class Fake:
         self.active = 0
         self.held = 0
         self.most_held = self.most_active = self.overflows = 0
+        self.kept: list[object] = []
         self.hearing = threading.Event()
         self.hearing.set()
         self.ordered: set[str] = set()
@@ -355,6 +366,7 @@ class Handler:
 
     def embeddings(self, body: dict[str, object]) -> None:
         """A vector of eight numbers per input, a function of the input."""
+        self.served(None)
         if not self.pause(self.fake.options.number("think")):
             return
         asked = body.get("input", "")
@@ -364,6 +376,7 @@ class Handler:
             vector = [zlib.crc32(str(text).encode(), axis) / 2**32 for axis in range(8)]
             data.append({"object": "embedding", "index": index, "embedding": vector})
         usage = {"prompt_tokens": len(inputs), "total_tokens": len(inputs)}
+        self.served(len(inputs))
         self.json({"object": "list", "model": self.fake.model, "data": data, "usage": usage})
 
     def completion(self, body: dict[str, object], *, chat: bool, native: bool) -> None:
@@ -378,6 +391,9 @@ class Handler:
         self.mine = 0
         try:
             append(fake.options.text("receipts-file"), self.headers.get("x-request-id", "-"))
+            self.served(None)
+            if number % int(fake.options.number("leak-every")) == 0:
+                self.leak()
             if number >= fake.options.number("die-at-request"):
                 os.kill(os.getpid(), signal.SIGKILL)
             if fake.wedged:
@@ -412,11 +428,27 @@ class Handler:
                 if not self.hold(1, overflows):
                     self.error(500, "Context size has been exceeded.", "server_error")
                     return
+            self.served(count)
             self.json(self.whole("".join(tokens), usage, chat=chat, native=native))
         finally:
             with fake.lock:
                 fake.active -= 1
                 fake.held -= self.mine
+
+    def served(self, tokens: int | None) -> None:
+        """--fake-served-file."""
+        if path := self.fake.options.text("served-file"):
+            identifier = self.headers.get("x-request-id", "-")
+            line = {"id": identifier, "pid": os.getpid(), "at": time.monotonic(), "tokens": tokens}
+            append(path, json.dumps(line))
+
+    def leak(self) -> None:
+        """--fake-leak-*."""
+        options, kept = self.fake.options, self.fake.kept
+        kept.append(b"\1" * (int(options.number("leak-memory")) << 10))
+        kept += [os.open(os.devnull, os.O_RDONLY) for _ in range(int(options.number("leak-descriptors")))]
+        for _ in range(int(options.number("leak-threads"))):
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
 
     def hold(self, tokens: int, overflows: int) -> bool:
         """Take so many tokens of --fake-pool; False if it overflowed since `overflows`, which is everybody's end."""
@@ -490,6 +522,7 @@ class Handler:
         if chat:
             last["object"] = "chat.completion.chunk"
             last["choices"] = [{"index": 0, "finish_reason": "stop", "delta": {}}]
+        self.served(len(tokens))
         if self.event(json.dumps(last)) and self.event("[DONE]"):
             self.end()
 
@@ -648,6 +681,17 @@ def on_order(fake: Fake) -> None:
     signal.signal(signal.SIGRTMIN + 3, lambda *_: [signal.signal(number, signal.SIG_IGN) for number in ignore] and None)
 
 
+def keep_zombies() -> None:
+    """--fake-zombies."""
+
+    def leave_one(*_: object) -> None:
+        if os.fork() == 0:
+            os._exit(0)
+
+    signal.signal(signal.SIGUSR1, leave_one)
+    signal.signal(signal.SIGUSR2, lambda *_: (os.waitpid(-1, 0), None)[1])
+
+
 def retitle(text: str) -> None:
     """Overwrite the command line seen in /proc, as programs with long names for ps do."""
     import ctypes
@@ -718,6 +762,8 @@ def main(argv: list[str]) -> None:
         print(f"error: invalid argument: {rejected}", file=sys.stderr)
         sys.exit(1)
     on_term(options)
+    if options.text("zombies"):
+        keep_zombies()
     if options.text("close-fds"):
         os.closerange(3, 65536)
     if options.text("daemonize"):
