@@ -36,6 +36,7 @@ from supervisor.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from supervisor.kinds import Kind
     from supervisor.life import Life
@@ -77,6 +78,8 @@ class Group:
         self._last_ports: dict[str, int] = {}
         self._in_birth = False
         self._before_birth = trio.CancelScope()
+        self.outside: list[Path] = []
+        """What earlier engines' generations of it left to be ended (`undoing`): before it is started the first time."""
         self._accounted = ""
         self._errand = Errand()
         self._drain = Drain()
@@ -361,8 +364,9 @@ class Group:
         """What fails here counts as a death; that a file cannot be had, does not."""
         with trio.CancelScope() as self._before_birth:
             try:
-                for path in undoing.left(self.slot, self.spec.name):
-                    await undoing.finish(path, self._wait_for)
+                while self.outside:
+                    await undoing.finish(self.outside[-1], self._wait_for)
+                    self.outside.pop()
                 await self.fetch.run(self.spec, self.kind)
             except QueenrightError as error:
                 self._in_birth = self.state is State.STOPPING

@@ -73,16 +73,17 @@ class Tree:
             for row in list(self.procs.rows.values()):
                 if row.state == "gone" and rows.get(row.group) is not row:
                     self.procs.forget(row.gen)
+            for name, path in undoing.left(self.slot, known=self.procs.rows):
+                if name in self.groups and not (stopping or held or name in held_groups):
+                    self.groups[name].outside.append(path)  # before it starts: what is there may be in its way
+                else:
+                    self._nursery.start_soon(undoing.finish, path, logfiles.complain)
             for name, group in self.groups.items():
                 if stopping:
                     group.stop(stopping)
                 self._nursery.start_soon(
                     self._live, group, rows.pop(name, None), not (stopping or held or name in held_groups)
                 )
-            for group_name, generation in self.slot.undone():  # a group that starts does so itself, before it does
-                if generation not in self.procs.rows and (stopping or held or group_name not in self.groups):
-                    path = self.slot.generation_undo(group_name, generation)
-                    self._nursery.start_soon(undoing.finish, path, logfiles.complain)
             for row in rows.values():
                 self._nobodys.add(row.gen)
                 self._nursery.start_soon(self._end, row)
@@ -128,6 +129,7 @@ class Tree:
                 self.groups[group.name].reshape(group, kinds[group.name], why, drain_s)
             else:
                 new = self.groups[group.name] = self._make(group)
+                new.outside = [path for name, path in undoing.left(self.slot) if name == group.name]
                 why_held = self._held or self.held_groups.get(group.name, "")
                 self._nursery.start_soon(self._live, new, None, not why_held)
                 if why_held:

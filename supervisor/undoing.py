@@ -9,20 +9,20 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor import budgets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from supervisor.slot import Slot
 
 
-def left(slot: Slot, group: str) -> list[Path]:
-    """Of a group of which nothing lives: what earlier engines' generations of it have left to be ended."""
-    return [slot.generation_undo(name, generation) for name, generation in slot.undone() if name == group]
+def left(slot: Slot, known: Container[str] = ()) -> list[tuple[str, Path]]:
+    """By group, what generations that are not `known` have left to be ended. Nothing where that cannot be read."""
+    return [(one["group"], Path(one["file"])) for one in slot.left_outside(known)]
 
 
 def text_of(argv: Sequence[str], environment: Mapping[str, str]) -> str:
