@@ -95,15 +95,6 @@ def remove_files(command: Command) -> None:
             path.unlink()
 
 
-def clear_files(slot: Slot, group: str, generation: str) -> None:
-    """Of a generation that is gone, by its name: its group may be another by now. There are keys in them. Its lock is the
-    warden's to remove, and what is to be undone outside is there until it was."""
-    with suppress(OSError):
-        for path in slot.groups.glob(f"{group}.{generation}.*"):
-            if path.suffix not in (".lock", ".undo"):
-                path.unlink(missing_ok=True)
-
-
 def clear_unborn(slot: Slot, known: Container[str]) -> None:
     """Remove what a keeper wrote for a generation that was never started, or that nobody remembers: keys are in it. What is
     to be undone outside stays until it was: an earlier engine may have left it, and it may be run where nothing was started."""

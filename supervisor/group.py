@@ -313,7 +313,7 @@ class Group:
     def _forget(self) -> None:
         if self.life is not None:
             self.procs.forget(self.life.birth.generation)
-            birth.clear_files(self.slot, self.spec.name, self.life.birth.generation)
+            self.slot.clear_generation(self.spec.name, self.life.birth.generation)
             self.nurse = None
         self.ledger.forget()
 

@@ -71,6 +71,8 @@ def end_outside(slot: Slot) -> tuple[int, list[str]]:
     for group, generation in slot.undone():
         if locks.is_held(slot.warden_lock) is False and locks.is_held(slot.generation_lock(group, generation)) is False:
             trouble = undoing.undo(slot.generation_undo(group, generation))
+            if not trouble:  # the keeper that would have cleared up after it has left
+                slot.clear_generation(group, generation)
             done += not trouble
             troubles += [f"{group}: {trouble}"] if trouble else []
     return done, troubles

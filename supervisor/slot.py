@@ -7,7 +7,7 @@ import fcntl
 import os
 import re
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor import identity
@@ -173,6 +173,14 @@ class Slot(NamedTuple):
     def undone(self) -> list[tuple[str, str]]:
         """(group, generation) of every `generation_undo` there is; else as `generations`."""
         return self._of_generations("undo")
+
+    def clear_generation(self, group: str, generation: str) -> None:
+        """Remove the files of a generation that is gone: there are keys in them. Its lock is the warden's to remove, and what
+        is to be undone outside is there until it was."""
+        with suppress(OSError):
+            for path in self.groups.glob(f"{_plain(group)}.{_plain(generation)}.*"):
+                if path.suffix not in (".lock", ".undo"):
+                    path.unlink(missing_ok=True)
 
     def left_outside(self, known: Container[str] = ()) -> list[dict[str, str]]:
         """The same as plain data, for those who look; without the generations of the present engine, which are `known`.

@@ -32,8 +32,11 @@ def leave(slot: Slot, script: str, generation: str = "ab12") -> Path:
 def test_one_that_succeeds_is_run_once_with_its_environment(slot: Slot, tmp_path: Path) -> None:
     script = f"import os; open({str(tmp_path / 'did')!r}, 'a').write(os.environ['WHO'])"
     path = leave(slot, script)
+    keys = slot.generation_config("web", "ab12").with_suffix(".keys")
+    keys.write_text("sesame\n")
     assert leftovers.outside(slot) == ["web.ab12"]
     assert leftovers.end_outside(slot) == (1, [])
+    assert not keys.exists()
     assert leftovers.end_outside(slot) == (0, [])
     assert not path.exists()
     assert (tmp_path / "did").read_text() == "us"
