@@ -32,7 +32,10 @@ PAGE = ROOT / NAME
 README = ROOT / "README.md"
 THIS = "tests/engine/test_output_page.py::test_each_command_prints_what_the_page_shows"
 WRITE = "QUEENRIGHT_WRITE_PAGES"
-ELSEWHERE = {"demo": "README.md shows it, and makes it run"}
+ELSEWHERE = {
+    "demo": "README.md shows it, and makes it run",
+    "agents": "docs/guides/four-agents.md shows it; it takes minutes",
+}
 """Commands that the page does not show."""
 PORT = "11411"
 

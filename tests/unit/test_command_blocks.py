@@ -91,14 +91,19 @@ def test_what_is_typed_stands_in_a_block_that_says_so(page: str) -> None:
         assert found is None, f"a command in a block without a language: {block[found.start() :].splitlines()[0]}"
 
 
-def test_each_command_has_the_words_and_options_that_the_page_says() -> None:
+def test_each_command_has_the_words_and_options_that_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
     lines = queenright_lines()
     assert len(lines) > 20
     for where, words in lines:
         command = cli._find(words[0])
         parser = argparse.ArgumentParser(prog=where)
         command.configure(parser)
-        parser.parse_args(words[1:])  # leaves by SystemExit, with the page's name, for a word that it does not know
+        try:
+            parser.parse_args(words[1:])
+        except SystemExit:
+            said = capsys.readouterr().err
+            assert where in PAGES, said  # a text may leave out what is not its subject
+            assert "arguments are required" in said, f"{where}: `queenright {' '.join(words)}`: {said}"
 
 
 def test_a_block_that_says_nothing_is_found() -> None:
