@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from supervisor.contract import Endpoint
 
 _OURS: Final = frozenset({b"transfer-encoding", b"content-length", b"x-api-key", b"accept-encoding"})
+_LEFT_OUT: Final = {
+    (moved, has_key): _OURS | ({b"host"} if moved else set()) | ({b"authorization"} if has_key else set())
+    for moved in (False, True)
+    for has_key in (False, True)
+}
+"""Headers of the caller that are not passed on: by whether the group is elsewhere now, and whether it has a key."""
+
 _HAVE_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
 """Methods whose empty body is said to be one (RFC 9110, 8.6)."""
 
@@ -62,12 +69,10 @@ def request_for(call: Call, base: Base, key: str, limits: dict[str, float]) -> h
     end of a stream must be readable, and loopback has bandwidth)."""
     request, url = call.request, call.request.url
     moved = (url.raw_host, url.port) != (base.host, base.port)
-    headers = [(b"Host", base.netloc)] if moved else []
-    for header in request.headers.raw:
-        name = header[0].lower()
-        if name in _OURS or (moved and name == b"host") or (key and name == b"authorization"):
-            continue
-        headers.append(header)
+    left_out = _LEFT_OUT[moved, bool(key)]
+    headers = [header for header in request.headers.raw if header[0].lower() not in left_out]
+    if moved:
+        headers.insert(0, (b"Host", base.netloc))
     headers.append((b"Accept-Encoding", b"identity"))
     if key:
         headers.append((b"Authorization", b"Bearer " + key.encode()))

@@ -1,7 +1,8 @@
 """Connections that send the head of a request and its body in one write.
 
 httpcore writes them one after the other: two system calls and two packets for what fits into one. What is written is
-put by until something is read, or until it is much. A tenth of the time of a short request (measured).
+put by until the request ends, which httpcore says by writing nothing; or until something is read, or it is much. A tenth
+of the time of a short request (measured). Not until something is read in any case: the server works meanwhile.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class OneWrite(httpcore.NetworkStream):
         """Put it by, or write all there is."""
         self._held += buffer
         self._limit, self.patience = timeout, None
-        if len(self._held) >= MUCH:
+        if self._held and (not buffer or len(self._held) >= MUCH):
             self._flush()
 
     def _flush(self) -> None:
@@ -112,7 +113,7 @@ class AsyncOneWrite(httpcore.AsyncNetworkStream):
         """Put it by, or write all there is."""
         self._held += buffer
         self._limit, self.patience, self.came = timeout, None, bytearray()
-        if len(self._held) >= MUCH:
+        if self._held and (not buffer or len(self._held) >= MUCH):
             await self._flush()
 
     async def _flush(self) -> None:

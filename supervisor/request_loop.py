@@ -237,7 +237,8 @@ class Holding:
             sender=sender_of(body) if status >= 400 else Sender.SERVER,
             told_s=float(told) if told.isdigit() else None,
         )
-        extensions = {key: value for key, value in response.extensions.items() if key != "network_stream"}
+        extensions = dict(response.extensions)
+        extensions.pop("network_stream", None)
         whole = httpx.Response(status, headers=response.headers, stream=httpx.ByteStream(body), extensions=extensions)
         return attempt, whole
 
