@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-HEAVY = {"cattrs", "filelock", "httpx", "psutil", "rich", "trio"}
+HEAVY = {"filelock", "httpx", "psutil", "rich", "trio"}
 
 SCRIPT = """
 import json, os, sys
