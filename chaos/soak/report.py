@@ -79,11 +79,11 @@ def in_a_sentence(run: dict[str, Any]) -> str:
     rounds, count = run["rounds"], outcomes(run["rounds"])
     green = sum(one["verdict"] == "holds" for one in rounds)
     faults = sum(bool(one["fault"]) for one in rounds)
-    failed = count.get("failed", 0) + count.get("unreachable", 0)
+    failed = count.get("failed", 0)
     words = f"{green} of {len(rounds)} rounds green, {faults} of them with a fault. {sum(count.values()):,} requests: {failed} failed"
-    cut = count.get("interrupted", 0)
+    cut = count.get("interrupted", 0) + count.get("unreachable", 0)
     words += (
-        f", {cut} broken off ({sum(len(kill['explains']) for kill in run.get('kills', []))} explained by the kill log)"
+        f", {cut} broken off or without a gateway ({sum(len(kill['explains']) for kill in run.get('kills', []))} explained by the kill log)"
         if cut
         else ""
     )

@@ -94,7 +94,7 @@ def test_the_page_says_what_was_found_and_needs_nothing_else() -> None:
     found = read(report.page(a_run()))
     text = " ".join(found.text)
     assert (
-        "30 of 30 rounds green, 6 of them with a fault. 552 requests: 0 failed, 12 broken off (12 explained by the"
+        "30 of 30 rounds green, 6 of them with a fault. 552 requests: 0 failed, 12 broken off or without a gateway (12 explained by the"
         in text
     )
     assert "What did not hold" not in text

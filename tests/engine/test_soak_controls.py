@@ -334,7 +334,10 @@ def broken(found: list[Judgement]) -> set[str]:
 @pytest.mark.parametrize("invariant", CONTROLS)
 def test_control(bench: Bench, invariant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = bench.found[invariant]
-    assert broken(found) == {invariant}, [one for one in found if one.verdict is not Verdict.HOLDS]
+    # A process too many is also one that was not there before the round: who looks at the fault's own sees that, too.
+    assert broken(found) - OF_THE_FAULT.keys() == {invariant}, [
+        one for one in found if one.verdict is not Verdict.HOLDS
+    ]
     assert worst(found) is Verdict.BROKEN
     monkeypatch.delitem(invariants.EACH_ROUND, invariant)
     assert worst(invariants.judge(bench.seen[invariant])) is Verdict.HOLDS, "without it nothing else would notice"
