@@ -115,12 +115,8 @@ def kill_exact(pid: int, ticks: int, number: int) -> None:
 
 
 def receive(link: socket.socket) -> Any:
-    """(bytes, descriptors) of what a keeper wrote. At most one comes with each write, and it is not for those whom we start:
-    recv_fds takes flags and drops them (Python 3.11), so MSG_CMSG_CLOEXEC would do nothing."""
-    data, given, *_ = socket.recv_fds(link, 65536, 1)
-    for fd in given:
-        os.set_inheritable(fd, False)
-    return data, given
+    """(bytes, descriptors, …) of what a keeper wrote. At most one comes with each write."""
+    return socket.recv_fds(link, 65536, 1)
 
 
 def lock_patiently(fd: int) -> None:
@@ -335,8 +331,10 @@ class Warden:
         self.flush()
         if not mask & EVENT_READ:
             return
-        data, given = look(receive, self.link, (b"", ()))
+        data, given, *_ = look(receive, self.link, (b"", ()))
         for fd in given:  # the gateway's listener: kept, so that no client is refused while a keeper is replaced
+            # Not for those whom we start. recv_fds takes flags and drops them (Python 3.11): no MSG_CMSG_CLOEXEC.
+            os.set_inheritable(fd, False)
             os.close(self.gateway) if self.gateway else None
             self.gateway = fd
         *lines, self.inbox = (self.inbox + data).split(b"\n")
