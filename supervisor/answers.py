@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from supervisor.contract import State
 
 
+class StrangerError(httpcore.ConnectError):
+    """Who listens there is none of the engine: what served there has ended. Nothing was sent."""
+
+
 def unavailable(
     *,
     group: str,
@@ -58,6 +62,8 @@ def outcome_of(error: Exception) -> Outcome:
     """What an attempt that ended without complete headers amounts to; `error` is of streams.LOST."""
     causes = _causes(error)
     match error:
+        case StrangerError():
+            return Outcome.REFUSED
         case httpcore.ConnectError() if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
             return Outcome.REFUSED
         case httpcore.ConnectError() | httpcore.ConnectTimeout() | httpcore.PoolTimeout():

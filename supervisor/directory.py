@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import evolve
 
-from supervisor import budgets, control, holding, locks
+from supervisor import budgets, control, holding, identity, locks
 from supervisor.contract import Endpoint, EngineSpec, LaunchSpec, State
 from supervisor.control import ControlError
 from supervisor.errors import EngineStartError, FailedForGoodError, UsageError
+from supervisor.identity import Liveness
 from supervisor.stepping import step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from supervisor.identity import Identity
     from supervisor.slot import Slot
     from supervisor.tenure import Tenure
 
@@ -76,6 +78,8 @@ class Directory:
         self._known: dict[str, Endpoint] = {}
         self._seen: dict[str, tuple[int, int] | None] = {}
         self._states: dict[str, State] = {}
+        self._leaders: dict[int, Identity | None] = {}
+        """By port, of the generation that was last heard of there."""
 
     def current(self, group: str) -> Endpoint | None:
         """As last heard, unless the keeper has written of the group since: then it has to be asked again. Else a
@@ -88,6 +92,12 @@ class Directory:
     def state(self, group: str) -> State | None:
         """As last heard."""
         return self._states.get(group)
+
+    def vouches(self, port: int) -> bool:
+        """See request_loop.Known. The leader of a generation listens for as long as it lives, so whoever was connected to
+        before it was found alive was it."""
+        leader = self._leaders.get(port)
+        return leader is None or identity.liveness(leader) is not Liveness.DEAD
 
     def of_role(self, role: str, deadline: float) -> Endpoint:
         """The endpoint of a role of ours."""
@@ -146,6 +156,7 @@ class Directory:
                 )
             if facts["state"] in (State.RUNNING, State.DEGRADED) and facts["generation"] != unlike:
                 self._known[group], self._seen[group] = self._endpoint(facts), stamp
+                self._leaders[facts["proxy"]["port"]] = identity.of(facts["proxy"]["pid"])
                 return self._known[group]
 
     async def _find_group(self, world: _World, role: str, deadline: float) -> str:

@@ -39,6 +39,7 @@ class Life:
         self.oom: evidence.Count | None = None
         self.stalls: int | None = None
         self.kin: set[int] = {pid}
+        self.leader = identity.of(pid)
         self.servers: dict[str, ServerState] = {}
 
     @property

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpcore
 
+from supervisor.answers import StrangerError
+
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 MUCH: Final = 64 * 1024
 """Bytes that are not put by any more: as much as a loopback packet holds."""
@@ -65,7 +67,11 @@ class OneWrite(httpcore.NetworkStream):
 
 
 class OneWriteBackend(httpcore.SyncBackend):
-    """Makes them, for threads."""
+    """Makes them, for threads. `vouches` is asked of each new connection's port, once it stands: what cannot be the engine's
+    is told nothing, and counts as refused."""
+
+    def __init__(self, vouches: Callable[[int], bool]) -> None:
+        self._vouches = vouches
 
     def connect_tcp(
         self,
@@ -76,7 +82,11 @@ class OneWriteBackend(httpcore.SyncBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         """As SyncBackend."""
-        return OneWrite(super().connect_tcp(host, port, timeout, local_address, socket_options))
+        stream = super().connect_tcp(host, port, timeout, local_address, socket_options)
+        if not self._vouches(port):
+            stream.close()
+            raise StrangerError
+        return OneWrite(stream)
 
 
 class AsyncOneWrite(httpcore.AsyncNetworkStream):
@@ -139,7 +149,10 @@ class AsyncOneWrite(httpcore.AsyncNetworkStream):
 
 
 class TrioOneWriteBackend(httpcore.TrioBackend):
-    """Makes them, for trio."""
+    """Makes them, for trio. As OneWriteBackend."""
+
+    def __init__(self, vouches: Callable[[int], bool]) -> None:
+        self._vouches = vouches
 
     async def connect_tcp(
         self,
@@ -150,4 +163,8 @@ class TrioOneWriteBackend(httpcore.TrioBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """As TrioBackend."""
-        return AsyncOneWrite(await super().connect_tcp(host, port, timeout, local_address, socket_options))
+        stream = await super().connect_tcp(host, port, timeout, local_address, socket_options)
+        if not self._vouches(port):
+            await stream.aclose()
+            raise StrangerError
+        return AsyncOneWrite(stream)

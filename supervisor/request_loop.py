@@ -37,6 +37,10 @@ class Known(Protocol):
     def state(self, group: str) -> State | None:
         """What the group is doing, as last heard."""
 
+    def vouches(self, port: int) -> bool:
+        """Asked when a new connection stands, before a byte is sent: False where it cannot be the engine's, because what
+        served there is dead. A stranger who took the port of a dead proxy would be told the request, with its key."""
+
 
 class Carrier(Protocol):
     """What a request needs of the world. Of threads none of it suspends; of trio all of it can be cancelled."""

@@ -139,7 +139,7 @@ class _Threads:
             max_connections=None,
             max_keepalive_connections=KEPT_ALIVE,
             keepalive_expiry=KEPT_FOR,
-            network_backend=OneWriteBackend(),
+            network_backend=OneWriteBackend(directory.vouches),
         )
 
     async def send(self, request: httpcore.Request) -> httpcore.Response:
@@ -171,7 +171,7 @@ class TrioCarrier:
             max_connections=None,
             max_keepalive_connections=KEPT_ALIVE,
             keepalive_expiry=KEPT_FOR,
-            network_backend=TrioOneWriteBackend(),
+            network_backend=TrioOneWriteBackend(directory.vouches),
         )
 
     async def send(self, request: httpcore.Request) -> httpcore.Response:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from supervisor import kinds
+from supervisor import identity, kinds, ports
 from supervisor.contract import Endpoint, State
 from supervisor.errors import EngineStartError, FailedForGoodError
+from supervisor.identity import Liveness
 from supervisor.lifecycle import UP
 
 if TYPE_CHECKING:
@@ -30,6 +31,17 @@ class Whereabouts:
             return None
         birth, launch = found.life.birth, found.spec.launches[0]
         return Endpoint(group, launch.role, launch.model, birth.url, birth.client_key, birth.generation)
+
+    def vouches(self, port: int) -> bool:
+        """See request_loop.Known: of a group's own port, and of its servers', which are asked to count tokens."""
+        for group in self._keeper.tree.groups.values() if self._keeper.tree else ():
+            life = group.life
+            if life is None or group.spec.is_outside or port not in life.birth.ports.values():
+                continue
+            if port == life.port:
+                return life.leader is None or identity.liveness(life.leader) is not Liveness.DEAD
+            return ports.owned_by(port, life.each()).owner is not ports.Owner.FOREIGN
+        return True
 
     def state(self, group: str) -> State | None:
         """See request_loop.Known."""

@@ -53,6 +53,7 @@ OWNERSHIP: dict[str, Case] = {
     "dryvist/nix-ai#1182": held(
         "a stranger that is healthy on a server's port gets no prompt, no signal, and no place in status",
         "engine/impostors::nix_ai_1182_who_answers_on_the_port_of_a_dead_engine_is_never_asked",
+        "client/transport_losses::a_stranger_on_the_old_port_is_told_nothing",
         "cases/traps::2_a_stranger_that_is_healthy_on_a_servers_port_is_not_taken_for_the_server",
         "unit/group::a_stranger_on_a_servers_port_is_never_taken_for_the_server",
     ),

@@ -195,6 +195,8 @@ class FakeDirectory:
     before_wait: Callable[[], object] | None = None
     waits: list[str | None] = field(factory=list)
     """`unlike` of each wait."""
+    strangers: set[int] = field(factory=set)
+    """Ports that are somebody else's by now."""
 
     def current(self, group: str) -> Endpoint | None:
         assert group == "chat"
@@ -217,3 +219,6 @@ class FakeDirectory:
     def state(self, group: str) -> State | None:
         assert group == "chat"
         return self.now
+
+    def vouches(self, port: int) -> bool:
+        return port not in self.strangers

@@ -175,6 +175,17 @@ def test_port_closed_is_held_and_rediscovered_once() -> None:
         assert [len(old.received), len(new.received)] == [0, 1]
 
 
+def test_a_stranger_on_the_old_port_is_told_nothing() -> None:
+    """What served there is dead, and somebody else took its port: he would have the prompt, and the key."""
+    with ScriptedServer(ok) as stranger, ScriptedServer(ok) as new:
+        directory = FakeDirectory(stranger.endpoint("g1"), then=[new.endpoint("g2")], strangers={stranger.port})
+        with client(directory, url=stranger.url) as http:
+            assert ask(http).status_code == 200
+            assert ask(http, path="/api/models/unload/smol").status_code == 418  # the script has one step
+        assert directory.waits == ["g1"]
+        assert (stranger.connected, len(stranger.received), len(new.received)) == (1, 0, 2)
+
+
 def test_refusals_do_not_count_however_many() -> None:
     with ScriptedServer(empty_502) as old, ScriptedServer() as dead, ScriptedServer(ok) as new:
         dead.die()

@@ -7,7 +7,7 @@ import signal
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,7 +29,12 @@ class Impostor(ThreadingHTTPServer):
 
     def __init__(self, port: int) -> None:
         self.asked: list[str] = []
+        self.connected = 0
         super().__init__(("127.0.0.1", port), Answer)
+
+    def get_request(self) -> Any:
+        self.connected += 1
+        return super().get_request()
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -93,6 +98,7 @@ def test_vllm_51275_a_port_that_is_taken_between_choice_and_bind_is_changed_and_
 def test_nix_ai_1182_who_answers_on_the_port_of_a_dead_engine_is_never_asked(place: Place) -> None:
     """Whoever has the ports of the generation before, be it an orphan of it: the next one has others."""
     front = place.member()
+    assert front.ask("chat", "before")
     keeper = place.family().keeper.pid
     group = place.group()
     ports = {group["proxy"]["port"], group["servers"][0]["port"]}
@@ -101,10 +107,16 @@ def test_nix_ai_1182_who_answers_on_the_port_of_a_dead_engine_is_never_asked(pla
         os.kill(group["proxy"]["pid"], signal.SIGKILL)
         first, second = ports
         with impostor(first) as one, impostor(second) as other:
+            # It has heard of nothing, and connects anew: what it says, and its key, would be the stranger's.
+            held = front.begin("ask", role="chat", prompt="meanwhile", tokens=8)
+            wait_until(
+                lambda: one.connected + other.connected, within=30, what="the member has connected to the stranger"
+            )
             os.kill(keeper, signal.SIGCONT)
             wait_until(lambda: place.group()["generation"] != group["generation"], within=30)
             again = place.wait_state("running")
             assert not ports & {again["proxy"]["port"], again["servers"][0]["port"]}
+            assert front.result(held)
             assert front.ask("chat", "hello")
             assert [asked for asked in one.asked + other.asked if "completions" in asked] == []
     finally:
