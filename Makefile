@@ -26,8 +26,8 @@ demo: setup ## the main job on a real llama.cpp server and real models, told ste
 test: setup-dev ## the tests, but for the long ones, with coverage
 	@$(RUN)/python -m pytest -q -m 'not long' --cov --cov-report=term $(ARGS)
 
-test-long: setup-dev ## the long tests
-	@$(RUN)/python -m pytest -q -m long $(ARGS)
+test-long: setup-dev ## the long tests, in two halves at once
+	@.ci/long $(ARGS)
 
 test-lowest: ## the unit tests with the lowest versions that pyproject.toml allows
 	@.ci/setup lowest
