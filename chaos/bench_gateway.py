@@ -21,11 +21,10 @@ from attrs import frozen
 from chaos import bench_rig as rig
 from chaos import measuring
 from chaos.bench_cells import Bench
-from chaos.bench_load import Load, Target, health_seconds, run_load
+from chaos.bench_load import Load, Target, answering, health_seconds, run_load
 from chaos.bench_sharing import cpu_seconds
 from chaos.measuring import Figure
 from supervisor import ports
-from supervisor.budgets import CONTROL_ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,12 +153,7 @@ def _sides(bench: Bench, text: str) -> Iterator[Sides]:
     path.write_text(f'{text}[gateway]\nlisten = "127.0.0.1:{port}"\n', encoding="utf-8")
     spec = resolving.resolve(configurations.load(path))
     with rig.engine(bench.slot, spec) as snapshot:
-        gateway = Target("127.0.0.1", port, "")
-        deadline = time.monotonic() + CONTROL_ANSWER
-        while health_seconds(gateway) is None:
-            if time.monotonic() > deadline:
-                raise rig.NotMeasuredError("the gateway of the bench's engine does not answer")
-            time.sleep(rig.POLL)
+        gateway = answering(port, "the gateway of the bench's engine")
         proxies = {group.name: _proxy(bench, snapshot, group.name) for group in spec.groups}
         time.sleep(SETTLE_S)
         yield Sides(gateway, proxies["chat"], proxies.get("embed"), snapshot["keeper"]["pid"])
@@ -197,30 +191,46 @@ def _streams(bench: Bench, sides: Sides) -> list[Figure]:
     cpu: list[float] = []
     added: list[float] = []
     halves: list[float] = []
+    tokens: list[tuple[float, float]] = []
     pairs = bench.pairs or 5
-    for target in (sides.gateway, sides.direct):
-        run_load(target, Load(STREAMS, 50, RATE))  # for nothing: connections to the server are made
-    for number in range(pairs):
-        bench.tell("gateway, streams", number, pairs)
-        seen = []
-        for target in (sides.gateway, sides.direct):
-            before = cpu_seconds(sides.keeper)
-            result = run_load(target, load)
-            spent = cpu_seconds(sides.keeper) - before
-            # Of each token: on a busy machine they come slower than they should, and a share of the time would flatter.
-            share = spent / (STREAMS * TOKENS) * STREAMS * RATE
-            seen.append((100 * share, 1000 * _p99(result.latencies), 1000 * median(result.latencies)))
-        through, direct = seen
-        cpu.append(through[0] - direct[0])
-        added.append(through[1] - direct[1])
-        halves.append(through[2] - direct[2])
+    with _bare(sides.direct) as (bare, process):
+        ways = ((sides.gateway, sides.keeper), (sides.direct, sides.keeper), (bare, process))
+        for target, _ in ways:
+            run_load(target, Load(STREAMS, 50, RATE))  # for nothing: connections to the server are made
+        for number in range(pairs):
+            bench.tell("gateway, streams", number, pairs)
+            seen = []
+            for target, pid in ways:
+                before = cpu_seconds(pid)
+                result = run_load(target, load)
+                # Of each token: on a busy machine they come slower than they should, and a share of the time would flatter.
+                each = (cpu_seconds(pid) - before) / (STREAMS * TOKENS)
+                seen.append((each, 1000 * _p99(result.latencies), 1000 * median(result.latencies)))
+            through, direct, plain = seen
+            cpu.append(100 * STREAMS * RATE * (through[0] - direct[0]))
+            added.append(through[1] - direct[1])
+            halves.append(through[2] - direct[2])
+            tokens.append((through[0] - direct[0], plain[0]))
     bench.tell("gateway, streams", pairs, pairs)
     what = f"{STREAMS} x {RATE} tokens/s"
     return [
         measuring.amount("streams", f"keeper's CPU, {what}", measuring.PERCENT, cpu, goal=30),
+        measuring.ratio_figure("streams", "CPU for a token", "bare pass-through", tokens, goal=1),
         measuring.amount("streams", "added to a token, p99", measuring.MILLISECONDS, added, goal=5),
         measuring.amount("streams", "added to a token, median", measuring.MILLISECONDS, halves),
     ]
+
+
+@contextmanager
+def _bare(direct: Target) -> Iterator[tuple[Target, int]]:
+    """The least that passes a request on (`chaos.bare_gateway`), and its pid."""
+    port = ports.choose(None, set())
+    words = [sys.executable, "-m", "chaos.bare_gateway", str(port), f"http://{direct.host}:{direct.port}", direct.key]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL) as process:
+        try:
+            yield answering(port, "the bare pass-through"), process.pid
+        finally:
+            process.kill()
 
 
 def _saturation(bench: Bench, sides: Sides) -> list[Figure]:

@@ -18,9 +18,10 @@ from typing import Final
 
 from attrs import frozen
 
-from chaos.bench_rig import NotMeasuredError
+from chaos.bench_rig import POLL, NotMeasuredError
 
 QUIET_LIMIT = 60.0  # budget: nothing at all is heard of any stream; 16 prompts on one core take a tenth of it
+START_LIMIT = 30.0  # budget: imports, on a machine that does much else
 HEALTH_LIMIT = 10.0  # budget: a hundred times the goal
 SENT_LIMIT = 120.0  # budget: as of chaos.bench_gateway
 
@@ -144,6 +145,16 @@ def health_seconds(target: Target) -> float | None:
     finally:
         connection.close()
     return time.monotonic() - began if answer.status == 200 else None
+
+
+def answering(port: int, what: str) -> Target:
+    """Whoever is to serve there, once it does. Raises NotMeasuredError after START_LIMIT; `what` is its name there."""
+    target, deadline = Target("127.0.0.1", port, ""), time.monotonic() + START_LIMIT
+    while health_seconds(target) is None:
+        if time.monotonic() > deadline:
+            raise NotMeasuredError(f"{what} does not answer")
+        time.sleep(POLL)
+    return target
 
 
 def _send(port: int, key: str, body: bytes) -> bool:

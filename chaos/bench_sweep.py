@@ -12,7 +12,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
@@ -23,12 +22,11 @@ from attrs import asdict, evolve, frozen
 
 from chaos import bench_rig as rig
 from chaos import measuring, observer
-from chaos.bench_load import Target, health_seconds
+from chaos.bench_load import Target, answering
 from chaos.bench_streams import CLIENT, Streamed
 from chaos.measuring import Figure
 from supervisor import config as configurations
 from supervisor import ports, resolving
-from supervisor.budgets import CONTROL_ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -199,12 +197,7 @@ def _driver(path: Path, slot: Slot, role: str) -> Iterator[Callable[[dict[str, A
     config = wanted(path, role, port)
     spec = resolving.resolve(config)
     with rig.engine(slot, spec) as snapshot:
-        gateway = Target("127.0.0.1", port, "")
-        deadline = time.monotonic() + CONTROL_ANSWER
-        while health_seconds(gateway) is None:
-            if time.monotonic() > deadline:
-                raise rig.NotMeasuredError("the gateway of the bench's engine does not answer")
-            time.sleep(rig.POLL)
+        answering(port, "the gateway of the bench's engine")
         name = spec.groups[0].name
         direct = server_of(slot, name, role)
         places = {
