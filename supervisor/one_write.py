@@ -32,18 +32,30 @@ class OneWrite(httpcore.NetworkStream):
         self.patience: float | None = None
         """Seconds of silence that the rest of an answer is granted, once it began. httpcore takes the time limit for all of
         a body from when it was asked for, and a request that was held for long had little left then."""
+        self.came: bytearray | None = None
+        """What was read since the last request, for whoever goes on reading without httpcore; None once it was much."""
+        self.instead = b""
+        """What the next read gives, in place of what comes."""
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """As its inner one."""
+        if self.instead:
+            data, self.instead = self.instead, b""
+            return data
         if self._held:
             with suppress(httpcore.WriteError):  # as httpcore has it: who hangs up early may have answered before
                 self._flush()
-        return self._inner.read(max_bytes, timeout if self.patience is None else self.patience)
+        data = self._inner.read(max_bytes, timeout if self.patience is None else self.patience)
+        if self.came is not None:
+            self.came += data
+            if len(self.came) > MUCH:
+                self.came = None
+        return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Put it by, or write all there is."""
         self._held += buffer
-        self._limit, self.patience = timeout, None
+        self._limit, self.patience, self.came = timeout, None, bytearray()
         if self._held and (not buffer or len(self._held) >= MUCH):
             self._flush()
 

@@ -14,9 +14,9 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
 import httpcore
-import trio
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterable
 
 LONG: Final = 8
@@ -105,41 +105,24 @@ class Chunks:
             self.is_over = True
 
 
-class Straight:
-    """The rest of a body. `piece` is what there is of it next, None at its end."""
+class _Rest:
+    """The rest of a body. `piece` of its two forms is what there is of it next, None at its end; it raises what httpcore
+    raises for a connection that is lost, breaks HTTP, or is silent for too long."""
 
-    def __init__(self, descriptor: int, chunks: Chunks, first: bytes, silence_s: float | None) -> None:
-        self._descriptor = descriptor
-        self._chunks = chunks
-        self._first = first
-        self._silence_s = float("inf") if silence_s is None else silence_s
+    def __init__(self, chunks: Chunks, first: bytes) -> None:
+        self._chunks, self._first = chunks, first
 
     @property
     def is_clean(self) -> bool:
         """Whether the connection is at the end of the body, so that it can be used again."""
         return self._chunks.is_clean
 
-    async def piece(self) -> bytes | None:
-        """Raises what httpcore raises for a connection that is lost, breaks HTTP, or is silent for too long."""
-        if self._first:
-            first, self._first = self._first, b""
-            return first
-        while not self._chunks.is_over:
-            if found := await self._next():
-                return found
-        return None
+    def _known(self) -> bytes | None:
+        """What there is without a read; b"" where one is needed."""
+        first, self._first = self._first, b""
+        return first or (None if self._chunks.is_over else b"")
 
-    async def _next(self) -> bytes:
-        with trio.move_on_after(self._silence_s) as scope:
-            await trio.lowlevel.wait_readable(self._descriptor)
-        if scope.cancelled_caught:
-            raise httpcore.ReadTimeout
-        try:
-            data = os.read(self._descriptor, _MOST)
-        except BlockingIOError:
-            return b""
-        except OSError as error:
-            raise httpcore.ReadError(str(error)) from error
+    def _came(self, data: bytes) -> bytes:
         if not data:
             raise httpcore.RemoteProtocolError("the connection was closed in the middle of the answer")
         try:
@@ -148,12 +131,61 @@ class Straight:
             raise httpcore.RemoteProtocolError(str(error)) from error
 
 
-def straight(
-    network: Any, headers: Iterable[tuple[bytes, bytes]], delivered: int, silence_s: float | None
-) -> Straight | None:
-    """The rest of the answer that this connection (an AsyncOneWrite) is in the middle of, of whose body `delivered` bytes were had; None
-    where it cannot be read so: it is not chunked, it stopped in the middle of a chunk, or what came of it is not known any
-    more."""
+class Straight(_Rest):
+    """For trio."""
+
+    def __init__(self, descriptor: int, chunks: Chunks, first: bytes, silence_s: float | None) -> None:
+        import trio  # here alone: whoever uses threads does without
+
+        super().__init__(chunks, first)
+        self._descriptor = descriptor
+        self._silence_s = float("inf") if silence_s is None else silence_s
+        self._wait_at_most, self._wait_readable = trio.move_on_after, trio.lowlevel.wait_readable
+
+    async def piece(self) -> bytes | None:
+        """See _Rest."""
+        while (found := self._known()) == b"":
+            with self._wait_at_most(self._silence_s) as scope:
+                await self._wait_readable(self._descriptor)
+            if scope.cancelled_caught:
+                raise httpcore.ReadTimeout
+            try:
+                data = os.read(self._descriptor, _MOST)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise httpcore.ReadError(str(error)) from error
+            if found := self._came(data):
+                break
+        return found
+
+
+class BlockingStraight(_Rest):
+    """For threads."""
+
+    def __init__(self, connection: socket.socket, chunks: Chunks, first: bytes, silence_s: float | None) -> None:
+        super().__init__(chunks, first)
+        self._connection = connection
+        connection.settimeout(silence_s)  # httpcore sets it at each read and write of its own
+
+    def piece(self) -> bytes | None:
+        """See _Rest."""
+        while (found := self._known()) == b"":
+            try:
+                data = self._connection.recv(_MOST)
+            except TimeoutError as error:
+                raise httpcore.ReadTimeout(str(error)) from error
+            except OSError as error:
+                raise httpcore.ReadError(str(error)) from error
+            if found := self._came(data):
+                break
+        return found
+
+
+def rest_of(network: Any, headers: Iterable[tuple[bytes, bytes]], delivered: int) -> tuple[Chunks, bytes] | None:
+    """Where the answer is that this connection (a OneWrite, or an AsyncOneWrite) is in the middle of, of whose body
+    `delivered` bytes were had, and what more of it came; None where it cannot be read by hand: it is not chunked, it
+    stopped in the middle of a chunk, or what came of it is not known any more."""
     is_chunked = any(name.lower() == b"transfer-encoding" and value.lower() == b"chunked" for name, value in headers)
     came = getattr(network, "came", None)
     if not came or not is_chunked:
@@ -166,4 +198,4 @@ def straight(
     if not chunks.is_between:
         return None
     network.came = None
-    return Straight(network.get_extra_info("socket").fileno(), chunks, first, silence_s)
+    return chunks, first

@@ -18,11 +18,12 @@ import httpx
 
 from supervisor.errors import InterruptedAnswerError
 from supervisor.request_policy import WORDS, Action, Attempt, Outcome, Route, decide
-from supervisor.straight import END, LONG, Straight, straight
+from supervisor.straight import END, LONG, BlockingStraight, Straight, rest_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from supervisor.straight import Chunks
     from supervisor.stream_watch import StreamWatch
 
 NEXT_STEP: Final = "Ask again: what came so far is not a whole answer, and it was not sent a second time by itself."
@@ -57,6 +58,10 @@ class Upstream:
     def __init__(self, response: httpcore.Response, owner: Upstreams) -> None:
         self._network: Any = response.extensions["network_stream"]
         self._owner = owner
+        self._headers = response.headers
+        self._count = self._size = 0
+        self._is_passed_on = False
+        self._silence_s: float | None = None
         owner.opened.add(self)
 
     async def piece(self) -> bytes | None:
@@ -69,8 +74,15 @@ class Upstream:
 
     def grant(self, seconds: float | None) -> None:
         """The answer began, and is passed on as it comes: its rest may be silent for so long (None: for ever), whatever was
-        left when it was asked for."""
+        left when it was asked for. Once it is long it is read by hand."""
         self._network.patience = seconds
+        self._is_passed_on, self._silence_s = True, seconds
+
+    def _counted(self, piece: bytes) -> tuple[Chunks, bytes] | None:
+        """Where the rest is to be read by hand, if it is after this piece."""
+        self._size += len(piece)
+        self._count += self._is_passed_on
+        return rest_of(self._network, self._headers, self._size) if self._count >= LONG else None
 
     def abandon(self) -> None:
         """From a finalizer: hang up without a lock, and leave the tidying to `Upstreams`."""
@@ -86,10 +98,25 @@ class BlockingUpstream(Upstream):
         super().__init__(response, owner)
         stream: Any = response.stream  # httpcore's type does not say of which kind it is
         self._stream = stream
-        self.pieces: Iterator[bytes] = iter(stream)
+        self._pieces: Iterator[bytes] = iter(stream)
+        self._straight: BlockingStraight | None = None
+
+    def read(self) -> bytes | None:
+        """As `piece`."""
+        if self._straight is not None:
+            piece = self._straight.piece()
+            if piece is None and self._straight.is_clean:
+                self._network.instead = END
+                for _ in self._pieces:
+                    """What was read by hand, once more."""
+            return piece
+        piece = next(self._pieces, None)
+        if piece is not None and (rest := self._counted(piece)) is not None:
+            self._straight = BlockingStraight(self._network.get_extra_info("socket"), *rest, self._silence_s)
+        return piece
 
     async def piece(self) -> bytes | None:
-        return next(self.pieces, None)
+        return self.read()
 
     def close(self) -> None:
         """As `aclose`."""
@@ -107,11 +134,7 @@ class TrioUpstream(Upstream):
         super().__init__(response, owner)
         stream: Any = response.stream
         self._stream = stream
-        self._headers = response.headers
         self._pieces: AsyncIterator[bytes] = aiter(stream)
-        self._count = self._size = 0
-        self._is_passed_on = False
-        self._silence_s: float | None = None
         self._straight: Straight | None = None
 
     async def piece(self) -> bytes | None:
@@ -123,16 +146,9 @@ class TrioUpstream(Upstream):
                     """What was read by hand, once more."""
             return piece
         piece = await anext(self._pieces, None)
-        if piece is not None and self._is_passed_on:
-            self._count += 1
-            if self._count >= LONG:
-                self._straight = straight(self._network, self._headers, self._size + len(piece), self._silence_s)
-        self._size += len(piece or b"")
+        if piece is not None and (rest := self._counted(piece)) is not None:
+            self._straight = Straight(self._network.get_extra_info("socket").fileno(), *rest, self._silence_s)
         return piece
-
-    def grant(self, seconds: float | None) -> None:
-        super().grant(seconds)
-        self._is_passed_on, self._silence_s = True, seconds
 
     async def aclose(self) -> None:
         self._owner.opened.discard(self)
@@ -205,7 +221,7 @@ class PassedOn(_Passing, httpx.SyncByteStream):
         while self._head:
             yield self._head.pop(0)
         try:
-            for piece in upstream.pieces:
+            while (piece := upstream.read()) is not None:
                 if feed is not None:
                     feed(piece)
                 yield piece

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.one_write import AsyncOneWrite
-from supervisor.straight import END, Chunks, Straight, straight
+from supervisor.straight import END, BlockingStraight, Chunks, Straight, rest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +99,32 @@ def test_each_way_to_lose_it_is_what_httpcore_calls_it(
         trio.run(read)
 
 
+@pytest.mark.parametrize(
+    ("happens", "raised"),
+    [
+        (lambda other: other.close(), httpcore.RemoteProtocolError),
+        (lambda other: other.sendall(b"no size\r\n"), httpcore.RemoteProtocolError),
+        (lambda other: None, httpcore.ReadTimeout),
+        (lambda other: reset(other), httpcore.ReadError),
+    ],
+    ids=["closed", "garbage", "silent", "reset"],
+)
+def test_each_way_to_lose_it_is_what_httpcore_calls_it_for_threads(
+    happens: Callable[[socket.socket], None], raised: type[Exception]
+) -> None:
+    ours, other = connected()
+    with ours, other:
+        chunks = Chunks()
+        chunks.feed(framed(b"before"))
+        rest = BlockingStraight(ours, chunks, b"first", 0.2)
+        assert rest.piece() == b"first"
+        other.sendall(framed(b"second"))
+        assert rest.piece() == b"second"
+        happens(other)
+        with pytest.raises(raised):
+            rest.piece()
+
+
 def test_it_ends_clean_and_keeps_nobody_from_being_cancelled() -> None:
     ours, other = connected()
     with ours, other:
@@ -153,12 +179,13 @@ def test_where_it_can_go_on_by_hand(
         with inner.get_extra_info("socket"):
             await network.write(b"a request")
             await network.read(1 << 20)
-            found = straight(network, headers, delivered, 1.0)
+            found = rest_of(network, headers, delivered)
             if found is None:
                 return None
             network.instead = END
             assert await network.read(1) == END
-            return await found.piece() if rest else b""
+            assert found[0].is_between
+            return found[1]
 
     assert trio.run(scene) == rest
 
