@@ -190,6 +190,9 @@ def rest_of(network: Any, headers: Iterable[tuple[bytes, bytes]], delivered: int
     came = getattr(network, "came", None)
     if not came or not is_chunked:
         return None
+    if came.endswith(END):  # all of it is here, most likely
+        network.came = None
+        return None
     head, separator, rest = bytes(came).partition(b"\r\n\r\n")
     if not separator or not head.startswith(b"HTTP/1.1 2"):
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,7 +61,8 @@ class Upstream:
         self._owner = owner
         self._headers = response.headers
         self._count = self._size = 0
-        self._is_passed_on = False
+        self._look_at = inf
+        """At this many pieces it is looked whether the rest can be read by hand."""
         self._silence_s: float | None = None
         owner.opened.add(self)
 
@@ -76,13 +78,12 @@ class Upstream:
         """The answer began, and is passed on as it comes: its rest may be silent for so long (None: for ever), whatever was
         left when it was asked for. Once it is long it is read by hand."""
         self._network.patience = seconds
-        self._is_passed_on, self._silence_s = True, seconds
+        self._look_at, self._silence_s = self._count + LONG, seconds
 
-    def _counted(self, piece: bytes) -> tuple[Chunks, bytes] | None:
-        """Where the rest is to be read by hand, if it is after this piece."""
-        self._size += len(piece)
-        self._count += self._is_passed_on
-        return rest_of(self._network, self._headers, self._size) if self._count >= LONG else None
+    def _rest(self) -> tuple[Chunks, bytes] | None:
+        """Where the rest is to be read by hand, if it is from here on."""
+        self._look_at *= 2  # each look goes over all that came
+        return rest_of(self._network, self._headers, self._size)
 
     def abandon(self) -> None:
         """From a finalizer: hang up without a lock, and leave the tidying to `Upstreams`."""
@@ -111,8 +112,11 @@ class BlockingUpstream(Upstream):
                     """What was read by hand, once more."""
             return piece
         piece = next(self._pieces, None)
-        if piece is not None and (rest := self._counted(piece)) is not None:
-            self._straight = BlockingStraight(self._network.get_extra_info("socket"), *rest, self._silence_s)
+        if piece is not None:
+            self._count += 1
+            self._size += len(piece)
+            if self._count >= self._look_at and (rest := self._rest()) is not None:
+                self._straight = BlockingStraight(self._network.get_extra_info("socket"), *rest, self._silence_s)
         return piece
 
     async def piece(self) -> bytes | None:
@@ -146,8 +150,11 @@ class TrioUpstream(Upstream):
                     """What was read by hand, once more."""
             return piece
         piece = await anext(self._pieces, None)
-        if piece is not None and (rest := self._counted(piece)) is not None:
-            self._straight = Straight(self._network.get_extra_info("socket").fileno(), *rest, self._silence_s)
+        if piece is not None:
+            self._count += 1
+            self._size += len(piece)
+            if self._count >= self._look_at and (rest := self._rest()) is not None:
+                self._straight = Straight(self._network.get_extra_info("socket").fileno(), *rest, self._silence_s)
         return piece
 
     async def aclose(self) -> None:

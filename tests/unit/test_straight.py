@@ -165,6 +165,7 @@ class Reading(httpcore.AsyncNetworkStream):
         pytest.param(HEAD + framed(b"ab"), CHUNKED, 2, b"", id="all is"),
         pytest.param(HEAD + framed(b"ab") + b"2\r\nc", CHUNKED, 2, None, id="in the middle of a chunk"),
         pytest.param(HEAD + framed(b"ab") + b"2", CHUNKED, 2, None, id="in the middle of a size"),
+        pytest.param(HEAD + framed(b"ab", b"cd") + END, CHUNKED, 2, None, id="all of it is here"),
         pytest.param(HEAD + framed(b"ab"), [(b"Content-Length", b"7")], 2, None, id="not chunked"),
         pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD, CHUNKED, 0, None, id="something before the answer"),
         pytest.param(b"x" * 70000, CHUNKED, 0, None, id="more than is kept"),
