@@ -108,14 +108,14 @@ class StartLog:
             self._lines += data.count(b"\n")
 
 
-def start_logs(folder: Path, group: str) -> list[Path]:
-    """The start-up logs of a group, the newest last."""
+def start_logs(folder: Path, group: str = "") -> list[Path]:
+    """The start-up logs of a group, or of all of them, the newest last."""
     try:  # glob takes ten times as long, and each of a hundred groups that start has a hundred logs to pass over
-        names = [name for name in os.listdir(folder) if name.startswith(f"{group}.") and name.endswith(START_LOG_END)]
+        names = [name for name in os.listdir(folder) if name.endswith(START_LOG_END)]
     except OSError:
         return []
     found = []
-    for path in (folder / name for name in names):
+    for path in (folder / name for name in names if not group or name.startswith(f"{group}.")):
         with suppress(OSError):
             found.append((path.stat().st_mtime_ns, path))
     return [path for _, path in sorted(found)]

@@ -73,7 +73,7 @@ def show_starts(slot: Slot, group: str | None) -> int:
     from supervisor import logfiles
     from supervisor.errors import NoEngineError
 
-    groups = sorted({path.name.partition(".")[0] for path in logfiles.start_logs(slot.logs, "*")})
+    groups = sorted({path.name.partition(".")[0] for path in logfiles.start_logs(slot.logs)})
     chosen = [name for name in groups if group in (None, name)]
     if not chosen:
         what = f"of group {group!r}" if group else "of any group"

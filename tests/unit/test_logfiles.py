@@ -212,3 +212,14 @@ def test_the_default_limit_is_the_budget(log: Path) -> None:
     with log.open("wb") as file:
         file.truncate(budgets.LOG_CAP_BYTES)
     assert not cap(log)
+
+
+def test_start_logs_are_those_of_one_group_or_of_all_the_newest_last(tmp_path: Path) -> None:
+    for age, name in enumerate(
+        ("chat.2.start.log", "embed.1.start.log", "chat.1.start.log", "chat.log", "chatter.1.start.log")
+    ):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (100 - age, 100 - age))
+    assert [path.name for path in logfiles.start_logs(tmp_path, "chat")] == ["chat.1.start.log", "chat.2.start.log"]
+    assert len(logfiles.start_logs(tmp_path)) == 4
+    assert logfiles.start_logs(tmp_path / "nowhere") == []
