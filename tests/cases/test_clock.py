@@ -25,6 +25,8 @@ NUMERIC = frozenset({"int", "float", "round", "abs", "min", "max"})
 
 KNOWN = {
     "supervisor/commands/events.py::_since": "from which of the events, whose times are of the same clock, a person wants to read",
+    "supervisor/holding.py::of": "until when a hold lasts, for the boots after this one",
+    "supervisor/holding.py::left_s": "when a hold ends that was made in another boot: no other clock goes on over one",
     "workers/pins.py::_keep": "whether a file changed so lately that what is known of it is not kept: only work is lost",
 }
 
