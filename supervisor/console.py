@@ -32,7 +32,7 @@ class Console:
         """One line, with the time. Never blocks. What a terminal would act upon is not passed on to it: reasons quote
         the logs of servers, and names of files may be any bytes."""
         if self._enabled:
-            shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+            shown = text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
             with suppress(queue.Full):
                 self._lines.put_nowait(f"{time.strftime('%H:%M:%S')} {shown}\n")
 

@@ -14,7 +14,7 @@ from tests.support import wait_until
 if TYPE_CHECKING:
     from tests.engine.place import Place
 
-STARTS_AN_ENGINE = frozenset({"run", "exec", "demo", "bench", "soak"})
+STARTS_AN_ENGINE = frozenset({"run", "exec", "demo", "bench", "soak", "agents"})
 """Commands that are documented to start one."""
 
 LOOKS: dict[str, list[list[str]]] = {
