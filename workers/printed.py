@@ -65,6 +65,8 @@ class Printed:
     pool: int | None = None
     lowered: tuple[str, ...] = ()
     """The lines in which it said that it took less than it was asked for."""
+    is_whole: bool = False
+    """Whether it is there from the weights on, which come first: in a log that was cut later, some buffers may be missing."""
 
     def total(self, kind: Kind) -> int | None:
         """Bytes of a kind in all places; None where no buffer was printed at all."""
@@ -76,12 +78,14 @@ def parse(lines: Iterable[str]) -> Printed:
     sums: dict[tuple[Kind, str], int] = {}
     context = sequences = pool = None
     lowered: list[str] = []
+    is_whole = False
     for line in lines:
         if LOADING.search(line):
-            sums, context, sequences, pool, lowered = {}, None, None, None, []
+            sums, context, sequences, pool, lowered, is_whole = {}, None, None, None, [], True
         elif found := BUFFER.search(line):
             place, name, size = found.groups()
             key, count = (NAMES.get(name, Kind.RECURRENT), place), round(float(size) * MIB)
+            is_whole = is_whole or (key[0] is Kind.MODEL and not sums)
             # Caches and weights come in parts (sliding window beside full, split files); graphs are reserved anew.
             sums[key] = count if key[0] in (Kind.COMPUTE, Kind.OUTPUT) else sums.get(key, 0) + count
         elif found := SLOTS.search(line):
@@ -94,4 +98,4 @@ def parse(lines: Iterable[str]) -> Printed:
             pool = int(found[2])
             lowered.append(line.strip())
     buffers = tuple(Buffer(kind, place, size) for (kind, place), size in sums.items())
-    return Printed(buffers, context, sequences, pool, tuple(lowered))
+    return Printed(buffers, context, sequences, pool, tuple(lowered), is_whole)

@@ -56,7 +56,7 @@ def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str]
         for launch in group.launches:
             model = read_model(models.resolve(launch.model))
             rest = (*ROLE_FLAGS.get(launch.role, ()), *settings_of(launch.arguments)[1])
-            request = request_of(launch, learned.of(pin, model, rest, whole))
+            request = request_of(launch, learned.of(pin, model, rest, whole, group.environment))
             one, check = checked(request, model, machine, asking.of(model, whole, rest))
             title = f"{group.name}/{launch.role}"
             fits = one.placed is not None and one.placed.account.fits

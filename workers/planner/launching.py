@@ -44,7 +44,7 @@ def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
     for launch in spec.launches:
         model = read_model(Path(launch.path))
         rest = (*ROLE_FLAGS.get(launch.role, ()), *settings_of(launch.arguments)[1])
-        seen = learned.of(build_of(spec.pin), model, rest, whole)
+        seen = learned.of(build_of(spec.pin), model, rest, whole, spec.environment)
         found, check = checked(request_of(launch, seen), model, machine, asking.of(model, whole, rest))
         title = f"{spec.name}/{launch.role}"
         if isinstance(found, Refusal):

@@ -4,12 +4,15 @@ process came to hold more than was planned.
 Never below what is real. A buffer is the largest of some that each grow linearly with the context, so it is a convex
 function of it: the line between two starts that were seen lies above it, the figure of a longer context bounds that of a
 shorter one, and beyond the longest that was seen nothing is concluded. All else that a buffer depends on (types, sequences,
-batch, the other arguments) must be the same. Where layers are spread over several cards nothing is learned: what is on
+batch, the other arguments, the group's environment, the cards that are there) must be the same: what a launch holds in system
+memory beside a card says nothing of the same launch without one. Where layers are spread over several cards nothing is learned: what is on
 which of them depends on what else was there.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,11 +42,12 @@ _Boots = dict[str, dict[int, int]]
 
 @frozen
 class Learned:
-    """Of one model with one build and these `arguments`: what was seen, by place and buffer."""
+    """Of one model with one build: what was seen, by place and buffer. `around` stands for all that a buffer depends on and no
+    choice has: the other arguments, the environment, the cards. A digest, for an environment may hold secrets."""
 
     pin: str = ""
     model: str = ""
-    arguments: str = ""
+    around: str = ""
     places: Mapping[str, _Boots] = field(factory=dict)
 
     def compute(self, place: str, choice: Choice, modelled: int) -> Line:
@@ -74,22 +78,28 @@ class Learned:
         parts = (
             shape.type_k, shape.type_v, done.flash, shape.unified, shape.swa_full, done.batch, shape.ubatch,
             choice.sequences, choice.cpu_moe, done.gpu_layers, done.kv_offload, choice.projector_bytes,
+            # What is planned for these and not taken hides what else is held beyond the plan.
+            *((done.cache_ram_mib, done.checkpoints) if what == EXCESS else ()),
         )  # fmt: skip
-        return f"{what}: {' '.join(map(str, parts))} {self.arguments}".strip()
+        return f"{what}: {' '.join(map(str, parts))} {self.around}".strip()
 
 
 NOTHING: Final = Learned()
 
 
-def of(pin: str, model: Model, arguments: Sequence[str], machine: Machine) -> Learned:
-    """What is kept of it, NOTHING without a `pin` (the server's part of it). Reads a file for each place, under a millisecond
+def of(
+    pin: str, model: Model, arguments: Sequence[str], machine: Machine, environment: Mapping[str, str] | None = None
+) -> Learned:
+    """What is kept of it, NOTHING without a `pin` (the server's part of it). `environment` is what its group adds. Reads a file for each place, under a millisecond
     each; one that is damaged is none."""
     if not pin:
         return NOTHING
     name = f"{model.files[0].name} {model.file_bytes}" if model.files else model.name
     places = [HOST, *(card.key for card in machine.cards)]
     seen = {place: Calibrations(pin, name, place).all() for place in places}
-    return Learned(pin, name, " ".join(arguments), seen)
+    cards = sorted((card.key, card.unified) for card in machine.cards)
+    around = json.dumps([list(arguments), sorted((environment or {}).items()), cards])
+    return Learned(pin, name, hashlib.sha256(around.encode()).hexdigest()[:24], seen)
 
 
 def key_of(learned: Learned, choice: Choice, placed: Placed) -> dict[str, Any] | None:
@@ -109,8 +119,9 @@ def key_of(learned: Learned, choice: Choice, placed: Placed) -> dict[str, Any] |
 
 
 def remember(key: Mapping[str, Any], said: Printed, beyond: Mapping[str, int]) -> None:
-    """Keep what was seen of a start: buffers that its server printed, and by place what it holds beyond its plan."""
-    on_host, on_card = _buffers(said)
+    """Keep what was seen of a start: buffers that its server printed, and by place what it holds beyond its plan. A log without
+    its beginning teaches nothing: of what it has left a sum is less than was taken."""
+    on_host, on_card = _buffers(said) if said.is_whole else (0, 0)
     for place, size in ((HOST, on_host if key["card"] else on_host + on_card), (key["card"], on_card)):
         if place is None:
             continue

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from supervisor.contract import GroupSpec, LaunchSpec
 from supervisor.devices.held import Held
 from supervisor.devices.shape import Figure
-from tests.workers.planner.test_foreseeing import survey
+from tests.workers.planner.test_foreseeing import gpu, survey
 from workers import cache, estimator, printed
 from workers.calibration import FOLDER, bound
 from workers.estimator import Estimate, Part
@@ -22,10 +22,11 @@ from workers.planner.learned import BEYOND
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from supervisor.devices.shape import Device
     from supervisor.kinds import Planned
 
 MIB = 1 << 20
-FLAGS = "--cache-ram --kv-unified --no-kv-unified --flash-attn --cache-type-k --cache-type-v --verbosity"
+FLAGS = "--cache-ram --kv-unified --no-kv-unified --flash-attn --cache-type-k --cache-type-v --verbosity --fit --n-gpu-layers"
 LINES = [
     "srv    load_model: loading model '/m.gguf'",
     "sched_reserve:        CPU compute buffer size =    17.00 MiB",
@@ -39,10 +40,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / FOLDER
 
 
-def planned(path: Path, *arguments: str, context: int = 8192, pin: str = "llama-server=b1;proxy=p1") -> Planned:
+def planned(
+    path: Path,
+    *arguments: str,
+    context: int = 8192,
+    pin: str = "llama-server=b1;proxy=p1",
+    environment: dict[str, str] | None = None,
+    cards: tuple[Device, ...] = (),
+) -> Planned:
     launch = LaunchSpec("chat", "a-model", str(path), context, 1, arguments)
     options = {"llama_server": "/nowhere/llama-server", "flags": FLAGS, "proxy": "built-in"}
-    return plan_group(GroupSpec("a", "llama-swap", (launch,), pin, options), survey(16))
+    spec = GroupSpec("a", "llama-swap", (launch,), pin, options, environment or {})
+    return plan_group(spec, survey(16, *cards))
 
 
 def line(plan: Planned, what: str) -> dict[str, Any]:
@@ -88,6 +97,44 @@ def test_it_says_nothing_of_what_may_take_more(
 ) -> None:
     started(planned(files["qwen3-4b"]))
     assert line(planned(files["qwen3-4b"], *arguments, context=context, pin=pin), "compute buffer")["how"] == "modelled"
+
+
+def test_what_a_launch_held_beside_a_card_says_nothing_of_one_without(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a suspend that lost the driver the whole compute buffer is in system memory, and not the part beside a card."""
+    monkeypatch.setattr("workers.listed.ask", lambda server: None)
+    with_card = planned(files["qwen3-4b"], cards=(gpu(24),))
+    lines = [*LINES, "sched_reserve:      CUDA0 compute buffer size =   300.00 MiB"]
+    started(with_card, lines, beyond=5 * MIB)
+    again = planned(files["qwen3-4b"], cards=(gpu(24),))
+    assert "measured" in {one["how"] for one in again.memory["chat"]["ledger"]}
+    alone = planned(files["qwen3-4b"])
+    assert line(alone, "compute buffer")["how"] == "modelled"
+    assert not [one for one in alone.memory["chat"]["ledger"] if one["what"] == BEYOND]
+
+
+def test_in_another_environment_nothing_was_seen(files: dict[str, Path]) -> None:
+    started(planned(files["qwen3-4b"]))
+    other = planned(files["qwen3-4b"], environment={"LLAMA_ARG_UBATCH": "2048"})
+    assert line(other, "compute buffer")["how"] == "modelled"
+
+
+def test_what_a_prompt_cache_hid_is_not_taken_for_nothing(files: dict[str, Path]) -> None:
+    """A plan with a large one that is not full yet is never exceeded: that is no word on a plan without."""
+    started(planned(files["qwen3-4b"]), beyond=300 * MIB)
+    started(planned(files["qwen3-4b"], "--cache-ram", "2048"), beyond=0)
+    assert line(planned(files["qwen3-4b"]), BEYOND)["bytes"] == 300 * MIB
+
+
+def test_a_log_that_lost_its_beginning_teaches_nothing(files: dict[str, Path]) -> None:
+    """It is read anew each minute, and its end alone: of buffers that are only there in part the sum is too small."""
+    started(planned(files["qwen3-4b"]))
+    started(planned(files["qwen3-4b"]), LINES[2:])
+    assert line(planned(files["qwen3-4b"]), "compute buffer")["bytes"] == 17 * MIB + MIB // 2
+    weights = "load_tensors:   CPU_Mapped model buffer size =    43.48 MiB"
+    assert printed.parse([weights, *LINES[1:]]).is_whole, "they come first"
+    assert not printed.parse([LINES[2], weights]).is_whole
 
 
 def test_of_a_shorter_context_it_is_a_bound_and_another_proxy_changes_nothing(files: dict[str, Path]) -> None:
