@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import field, frozen
 
 from supervisor.errors import EngineBinaryError
+from workers import outside
 from workers.cache import cache_root, make_directory, write_whole
 
 if TYPE_CHECKING:
@@ -135,9 +136,7 @@ def _program(path: Path) -> Estimator:
 
 
 def _help(path: Path) -> str:
-    done = subprocess.run(
-        [str(path), "--help"], stdin=subprocess.DEVNULL, capture_output=True, timeout=ESTIMATE_LIMIT, check=False
-    )
+    done = outside.ask([str(path), "--help"], ESTIMATE_LIMIT, {})
     return (done.stdout + done.stderr).decode(errors="replace")
 
 
@@ -176,13 +175,8 @@ def _decides(flag: Sequence[str]) -> bool:
 def _run(
     estimator: Estimator, words: Sequence[str], environment: Mapping[str, str], limit: float
 ) -> tuple[Part, ...]:  # fmt: skip
-    # LLAMA_ARG_* of whoever plans are not the server's.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
     try:
-        done = subprocess.run(
-            [*_NO_CORE, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False,
-            env=inherited | dict(environment),
-        )  # fmt: skip
+        done = outside.ask([*_NO_CORE, *words], limit, environment)
     except subprocess.TimeoutExpired:
         raise TookTooLongError(f"{estimator.name} said nothing within {limit:g} s") from None
     except OSError as error:

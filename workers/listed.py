@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from supervisor.devices.shape import Device, Figure, How
+from workers import outside
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from supervisor.devices.shape import HostMemory, Survey
 
@@ -31,6 +32,9 @@ SOFTWARE = ("llvmpipe", "lavapipe", "SwiftShader")
 RANK = {"CUDA": 0, "ROCm": 0, "HIP": 0, "MUSA": 0, "MTL": 0, "SYCL": 1, "Vulkan": 2}
 """One card may be listed under several backends, and llama-server takes each for a card of its own: the best one counts."""
 
+SHOWN = "CUDA_VISIBLE_DEVICES"
+"""By which a group says which cards CUDA is to see. Other backends do not go by it."""
+
 SHARED = 0.01
 """Part (not bytes) by which a total may differ from the host's and still be the same memory, as for NVML."""
 
@@ -39,16 +43,14 @@ DRIVERS = ("/dev/kfd", "/dev/dri", "/dev/dxg")
 """Where one of these is there may be a card that NVML knows nothing of (AMD, Intel, WSL): the server is asked."""
 
 
-def ask(server: Sequence[str], limit: float = LIST_LIMIT) -> str | None:
-    """What it prints, both streams; None where it fails or takes longer than `limit` seconds. Blocks."""
+def ask(server: Sequence[str], environment: Mapping[str, str] | None = None, limit: float = LIST_LIMIT) -> str | None:
+    """What it prints, the log (stderr) first; None where it fails or takes longer than `limit` seconds. `environment` is what
+    a group adds to it. Blocks."""
     try:
-        done = subprocess.run(
-            [*server, "--list-devices"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            timeout=limit, check=False,
-        )  # fmt: skip
+        done = outside.ask([*server, "--list-devices"], limit, environment or {})
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    return (done.stderr + b"\n" + done.stdout).decode(errors="replace") if done.returncode == 0 else None
 
 
 def parse(text: str | None, host: HostMemory) -> tuple[Device, ...] | None:
@@ -81,30 +83,44 @@ def parse(text: str | None, host: HostMemory) -> tuple[Device, ...] | None:
     return tuple(found[best]) if best is not None else ()
 
 
-def as_seen_by(server: Sequence[str], survey: Survey) -> Survey:
-    """The survey as the program sees it: without cards where it was built for none, with its own where NVML has nothing,
-    and its names for them. It is asked only where there may be a card: that starts a driver."""
+def as_seen_by(server: Sequence[str], survey: Survey, environment: Mapping[str, str] | None = None) -> Survey:
+    """The survey as the program sees it in a group that adds `environment`: without cards where it was built for none, with its
+    own where NVML has nothing, with those alone that it is shown, and its names for them. It is asked only where there may be
+    a card: that starts a driver."""
     if not server or (not survey.devices and not any(os.path.exists(path) for path in DRIVERS)):
         return survey
-    found = parse(ask(server), survey.host)
+    found = parse(ask(server, environment), survey.host)
     if found == ():
         return evolve(survey, devices=(), reason="this llama-server uses no device")
-    return joined(survey, found)
+    return joined(survey, found, (environment or {}).get(SHOWN))
 
 
-def joined(survey: Survey, listed: tuple[Device, ...] | None) -> Survey:
-    """The survey with what the server calls each device; with the server's own devices where NVML has none. Cards that
-    NVML knows are matched by order and name: with CUDA_DEVICE_ORDER=PCI_BUS_ID both count along the bus. Where they do not
-    match, names stay open."""
+def joined(survey: Survey, listed: tuple[Device, ...] | None, shown: str | None = None) -> Survey:
+    """The survey with what the server calls each device; with the server's own devices where NVML has none; with those alone
+    that CUDA is `shown`. Cards that NVML knows are matched by order and name: with CUDA_DEVICE_ORDER=PCI_BUS_ID both count
+    along the bus. Where they do not match, names stay open."""
     if listed is None:
         return survey
     if not survey.devices:
         return evolve(survey, devices=listed) if listed else survey
-    ours = survey.devices
-    if [one.name for one in ours] != [one.name for one in listed]:
-        return survey
-    pairs = zip(ours, listed, strict=True)
-    return evolve(survey, devices=tuple(evolve(one, engine_name=other.engine_name) for one, other in pairs))
+    is_cuda = shown is not None and all(one.engine_name.startswith("CUDA") for one in listed)
+    for ours in (_shown(survey.devices, shown or "") if is_cuda else (), survey.devices):
+        if [one.name for one in ours] == [one.name for one in listed]:
+            pairs = zip(ours, listed, strict=True)
+            return evolve(survey, devices=tuple(evolve(one, engine_name=other.engine_name) for one, other in pairs))
+    return survey
+
+
+def _shown(devices: Sequence[Device], words: str) -> tuple[Device, ...]:
+    """Those that CUDA_VISIBLE_DEVICES names, in its order, up to the first word that names none (CUDA C++ Programming Guide,
+    "CUDA Environment Variables"): a number along the bus, or how a UUID begins."""
+    found = []
+    for word in map(str.strip, words.split(",")):
+        fits = [one for one in devices if word and (one.uuid.startswith(word) or str(one.index) == word)]
+        if len(fits) != 1:
+            break
+        found += fits
+    return tuple(found)
 
 
 def _is_the_hosts(total: int, host: HostMemory) -> bool:

@@ -232,6 +232,19 @@ def test_llama_cpps_variables_of_whoever_plans_are_not_the_servers(
     assert (tmp_path / "seen").read_text() == ",3\n"
 
 
+def test_what_a_shell_shows_of_the_cards_does_not_poison_what_a_keeper_plans_with(
+    tmp_path: Path, model: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept by the group's environment alone, and so asked in no other: `CUDA_VISIBLE_DEVICES= queenright plan` would leave the
+    answer of a machine without cards for the start that comes after it."""
+    program(
+        tmp_path / "bin", f'echo "$CUDA_VISIBLE_DEVICES,$CUDA_DEVICE_ORDER" >> {tmp_path}/seen\nprintf "{RECORDED}"'
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    estimator.ask(estimator.find([str(tmp_path / "bin" / "llama-server")]), model, FLAGS, {})
+    assert (tmp_path / "seen").read_text() == ",PCI_BUS_ID\n", "as a server has it"
+
+
 # --- the wheel's own --------------------------------------------------------------------------------------------------
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from supervisor.devices.shape import Device, Figure, HostMemory, Survey
 from supervisor.errors import QueenrightError
-from workers import engines, listed
+from tests.support import alive, wait_until
+from workers import engines, listed, outside
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GIB = 2**30
 MIB = 2**20
@@ -68,14 +75,68 @@ def test_a_plan_sees_what_its_server_sees(monkeypatch: pytest.MonkeyPatch) -> No
 
     card = Device("GPU-1", "", "a card", 0, Figure(24 << 30, "NVML"), Figure(24 << 30, "NVML"))
     here = Survey((card,), HOST)
-    monkeypatch.setattr(listed, "ask", lambda server: "Available devices:\n  (none)\n")
+    monkeypatch.setattr(listed, "ask", lambda *_: "Available devices:\n  (none)\n")
     assert machine_of(listed.as_seen_by(["llama-server"], here)).cards == ()
-    monkeypatch.setattr(listed, "ask", lambda server: None)
+    monkeypatch.setattr(listed, "ask", lambda *_: None)
     assert len(machine_of(listed.as_seen_by(["llama-server"], here)).cards) == 1, (
         "one that cannot be asked tells nothing"
     )
-    monkeypatch.setattr(listed, "ask", lambda server: 1 / 0)
+    monkeypatch.setattr(listed, "ask", lambda *_: 1 / 0)
     assert machine_of(listed.as_seen_by([], here)).cards, "there is nobody to ask"
+
+
+def test_cards_that_a_group_does_not_show_are_not_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cards of one make, of which the server is shown the second one: a plan over both would put all on that one."""
+
+    def card(number: int) -> Device:
+        figure = Figure(24 * GIB, "NVML")
+        return Device(f"GPU-{number}a", "", "NVIDIA RTX A6000", number, figure, figure)
+
+    here = Survey((card(0), card(1)), HOST)
+    one = "Available devices:\n  {}0: NVIDIA RTX A6000 (48000 MiB, 47000 MiB free)\n"
+    both = one + "  {}1: NVIDIA RTX A6000 (48000 MiB, 47000 MiB free)\n"
+
+    def seen(text: str, shown: str | None) -> list[tuple[str, str]]:
+        monkeypatch.setattr(listed, "ask", lambda *_: text)
+        environment = {} if shown is None else {listed.SHOWN: shown}
+        devices = listed.as_seen_by(["llama-server"], here, environment).devices
+        return [(one.uuid, one.engine_name) for one in devices]
+
+    assert seen(one.format("CUDA"), "1") == seen(one.format("CUDA"), "GPU-1") == [("GPU-1a", "CUDA0")]
+    assert seen(both.format("CUDA", "CUDA"), "1,0") == [("GPU-1a", "CUDA0"), ("GPU-0a", "CUDA1")]
+    assert seen(both.format("CUDA", "CUDA"), None) == [("GPU-0a", "CUDA0"), ("GPU-1a", "CUDA1")]
+    vulkan = both.format("Vulkan", "Vulkan")
+    assert seen(vulkan, "1") == [("GPU-0a", "Vulkan0"), ("GPU-1a", "Vulkan1")], "it does not go by that"
+    assert [name for _, name in seen(one.format("CUDA"), "7")] == ["", ""], "names stay open"
+
+
+@pytest.mark.process
+def test_it_is_asked_in_the_environment_of_a_server_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell's CUDA_VISIBLE_DEVICES is no server's, and the order of cards is set for each of them."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("LD_PRELOAD_NOT", "x")
+    words = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LD_PRELOAD_NOT", "ADDED"]
+    code = f"import os; print([os.environ.get(name) for name in {words}])"
+    assert listed.ask([sys.executable, "-c", code], {"ADDED": "1"}) == "\n[None, 'PCI_BUS_ID', None, '1']\n"
+
+
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
+@pytest.mark.process
+def test_one_that_does_not_even_die_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stuck in a driver, a process does not hear SIGKILL, and what it has started holds its pipes: who plans has the book of
+    promises, for which everybody waits."""
+    script = tmp_path / "llama-server"
+    script.write_text("#!/bin/sh\nsleep 600 & echo $! > " + str(tmp_path / "child") + "\nwait\n")
+    script.chmod(0o755)
+    assert listed.ask([str(script)], limit=0.5) is None
+    wait_until(lambda: not alive(int((tmp_path / "child").read_text())))
+    ended: list[int] = []
+    monkeypatch.setattr("os.killpg", lambda pid, number: ended.append(pid))
+    monkeypatch.setattr(outside, "END_LIMIT", 0.1)
+    assert listed.ask([sys.executable, "-c", "__import__('time').sleep(3)"], limit=0.2) is None
+    assert os.waitpid(ended[0], os.WNOHANG) == (0, 0), "it still runs"
+    os.kill(ended[0], signal.SIGKILL)
+    os.waitpid(ended[0], 0)
 
 
 @pytest.mark.process

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from supervisor.config_shape import GroupConfig, LaunchConfig
     from supervisor.contract import LaunchSpec
     from supervisor.devices.shape import Survey
+    from workers.planner.shapes import Machine
 
 
 def request_of(launch: LaunchConfig | LaunchSpec, seen: Learned = NOTHING) -> Request:
@@ -49,15 +50,20 @@ def request_of(launch: LaunchConfig | LaunchSpec, seen: Learned = NOTHING) -> Re
 def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str], pin: str = "") -> list[Forecast]:
     """See supervisor.kinds.Foreseeing. What does not fit takes nothing: the launches after it are planned without it.
     `server` are the words of the llama-server that would run, none where there is none, and `pin` is its identity."""
-    whole = machine = machine_of(listed.as_seen_by(server, survey))
     found = []
+    taken: dict[str, int] = {}
+    machines: dict[tuple[tuple[str, str], ...], Machine] = {}
     for group in groups:
+        around = tuple(sorted(group.environment.items()))
+        if around not in machines:  # its server starts a driver to say what it sees
+            machines[around] = machine_of(listed.as_seen_by(server, survey, group.environment))
+        whole = machines[around]
         asking = Asking(server, group.environment)
         for launch in group.launches:
             model = read_model(models.resolve(launch.model))
             rest = (*ROLE_FLAGS.get(launch.role, ()), *settings_of(launch.arguments)[1])
             request = request_of(launch, learned.of(pin, model, rest, whole, group.environment))
-            one, check = checked(request, model, machine, asking.of(model, whole, rest))
+            one, check = checked(request, model, less(whole, taken), asking.of(model, whole, rest))
             title = f"{group.name}/{launch.role}"
             fits = one.placed is not None and one.placed.account.fits
             hints = [one.sentence for one in lint.hints(model, launch.role, launch.arguments)]
@@ -65,6 +71,6 @@ def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str]
             data = {"group": group.name, **render.data(launch.role, model, one, check), "hints": hints}
             found.append(Forecast(launch.role, fits, tuple(lines), data))
             if fits and one.placed is not None:
-                places = {HOST, *(card.key for card in machine.cards)}
-                machine = less(machine, {place: one.placed.account.needed(place) for place in places})
+                for place in (HOST, *(card.key for card in whole.cards)):
+                    taken[place] = taken.get(place, 0) + one.placed.account.needed(place)
     return found

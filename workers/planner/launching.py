@@ -37,7 +37,7 @@ def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
     """See supervisor.kinds.Planning."""
     server = shlex.split(spec.options["llama_server"])
     known = known_of(spec.options["flags"])
-    machine = machine_of(listed.as_seen_by(server, survey))
+    machine = machine_of(listed.as_seen_by(server, survey, spec.environment))
     whole, taken = machine, dict.fromkeys((HOST, *(card.key for card in machine.cards)), 0)
     launches, shown = [], {}
     asking = Asking(server, spec.environment)

@@ -39,6 +39,24 @@ def test_each_launch_is_planned_in_what_those_before_it_leave(files: dict[str, P
     assert "does not fit" in "\n".join(found[1].lines)
 
 
+def test_a_group_is_planned_for_the_cards_that_it_shows_and_beside_those_before_it(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = Figure(24 * GIB, "made up")
+    cards = [Device(f"GPU-{number}", "", "a card", number, figure, figure) for number in (0, 1)]
+    one = "Available devices:\n  CUDA0: a card (24000 MiB, 23000 MiB free)\n"
+    monkeypatch.setattr("workers.listed.ask", lambda *_: one)
+    launch = LaunchConfig("chat", str(files["qwen3-4b"]), context=32_768)
+    groups = [
+        GroupConfig(name, (launch,), environment={"CUDA_VISIBLE_DEVICES": shown})
+        for name, shown in (("a", "0"), ("b", "1"), ("c", "1"), ("d", "1"), ("e", "1"), ("f", "1"))
+    ]
+    found = foresee(groups, survey(64, *cards), ("/nowhere/llama-server",))
+    places: Any = [{line["place"] for line in one.data["ledger"]} - {HOST} for one in found]  # type: ignore[attr-defined]
+    assert places[:2] == [{"GPU-0"}, {"GPU-1"}]
+    assert [one.fits for one in found] == [True, True, True, True, False, False], "each 7 GiB of 24"
+
+
 def test_the_prompt_cache_of_the_configuration_is_planned_and_said(files: dict[str, Path]) -> None:
     launch = LaunchConfig("chat", str(files["qwen3-4b"]), cache_ram_mib=256)
     (one,) = foresee([GroupConfig("a", (launch,))], survey(16), ())

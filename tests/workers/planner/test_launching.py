@@ -95,7 +95,7 @@ def test_two_models_take_turns_on_a_card_of_no_known_size__model_runner_334(
     card = Device("GPU-1", "0000:01:00.0", "a card", 0, total, total, why_unknown="N/A")
     monkeypatch.setenv(reservations.VARIABLE, str(tmp_path / "book"))
     monkeypatch.setattr("supervisor.devices.survey.survey", lambda: survey(4, card))
-    monkeypatch.setattr("workers.listed.ask", lambda server: None)
+    monkeypatch.setattr("workers.listed.ask", lambda *_: None)
     monkeypatch.setattr("supervisor.budgets.MEMORY_SETTLE", 0.01)
     ledger, lock = Ledger(tmp_path, "a"), tmp_path / "generation.lock"
     fitting, too_large = group(files["qwen3-4b"], context=4096), group(files["gpt-oss-20b"], context=4096)

@@ -103,7 +103,7 @@ def test_what_a_launch_held_beside_a_card_says_nothing_of_one_without(
     files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a suspend that lost the driver the whole compute buffer is in system memory, and not the part beside a card."""
-    monkeypatch.setattr("workers.listed.ask", lambda server: None)
+    monkeypatch.setattr("workers.listed.ask", lambda *_: None)
     with_card = planned(files["qwen3-4b"], cards=(gpu(24),))
     lines = [*LINES, "sched_reserve:      CUDA0 compute buffer size =   300.00 MiB"]
     started(with_card, lines, beyond=5 * MIB)
