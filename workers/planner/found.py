@@ -10,6 +10,7 @@ import trio
 
 from workers import loopback, printed, readback
 from workers.planner import learned, placement
+from workers.planner.crosscheck import BUFFER
 from workers.planner.learned import BEYOND
 from workers.planner.shapes import HOST
 from workers.printed import Kind, Printed
@@ -41,8 +42,10 @@ async def read_back(
             planned = memory.get(launch.role, {})
             found[launch.role] = account(launch, planned, held[launch.role], alone, served)
             if key := planned.get("learns"):
-                beyond = _peaks(spec.name, launch.role, birth.generation, _beyond(planned["ledger"], held[launch.role]))
-                await trio.to_thread.run_sync(learned.remember, key, alone, beyond)
+                who = (spec.name, launch.role)
+                buffers = _printed(who, birth.generation, learned.printed(key, alone))
+                beyond = _peaks(who, birth.generation, _beyond(planned["ledger"], held[launch.role], buffers))
+                await trio.to_thread.run_sync(learned.remember, key, buffers, beyond)
     return found
 
 
@@ -50,27 +53,44 @@ _seen: dict[tuple[str, str], tuple[str, float, dict[str, int]]] = {}
 """By group and role: the generation, when it was first looked at, and the most that it held beyond its plan by place."""
 
 
-def _peaks(group: str, role: str, generation: str, beyond: Mapping[str, int]) -> Mapping[str, int]:
+_buffers: dict[tuple[str, str], tuple[str, Mapping[str, int]]] = {}
+"""By group and role: the generation, and the compute buffers that its server printed, by place."""
+
+
+def _printed(who: tuple[str, str], generation: str, buffers: Mapping[str, int]) -> Mapping[str, int]:
+    """As they were printed, also when its log has lost that."""
+    was, before = _buffers.get(who, ("", {}))
+    if buffers or was != generation:
+        _buffers[who] = (generation, buffers)
+        return buffers
+    return before
+
+
+def _peaks(who: tuple[str, str], generation: str, beyond: Mapping[str, int]) -> Mapping[str, int]:
     """The most so far of this generation. What is added later is no matter of a plan: a server that leaks would make its
     successor's plan larger than the machine."""
     now = time.monotonic()
-    was, since, peaks = _seen.get((group, role), ("", now, {}))
+    was, since, peaks = _seen.get(who, ("", now, {}))
     if was != generation:
         since, peaks = now, {}
     if now - since <= LEARN_WITHIN:
         peaks = {place: max(size, peaks.get(place, 0)) for place, size in beyond.items()}
-    _seen[group, role] = (generation, since, peaks)
+    _seen[who] = (generation, since, peaks)
     return peaks
 
 
-def _beyond(ledger: Iterable[Mapping[str, Any]], held: Held) -> dict[str, int]:
-    """By how much it holds more than was planned of each place, earlier excesses not counted as planned."""
-    lines = [one for one in ledger if one["what"] != BEYOND]
+def _beyond(ledger: Iterable[Mapping[str, Any]], held: Held, buffers: Mapping[str, int]) -> dict[str, int]:
+    """By how much it holds more than the next plan would have of each place: earlier excesses are not counted as planned, and
+    compute buffers as they were printed. The bound that was planned in their place would hide what is beyond it."""
     figures = {HOST: held.anonymous, **dict(held.on_device)}
+
+    def planned(place: str) -> int:
+        seen = (BUFFER, BEYOND) if place in buffers else (BEYOND,)
+        lines = [one for one in ledger if one["place"] == place and not one["what"].startswith(seen)]
+        return sum((int(one["bytes"]) for one in lines), buffers.get(place, 0))
+
     return {
-        place: max(0, figure.bytes - sum(one["bytes"] for one in lines if one["place"] == place))
-        for place, figure in figures.items()
-        if figure.bytes is not None
+        place: max(0, figure.bytes - planned(place)) for place, figure in figures.items() if figure.bytes is not None
     }
 
 

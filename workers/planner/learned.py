@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import field, frozen
 
 from workers.calibration import Calibrations, bound
+from workers.planner.crosscheck import BUFFER
 from workers.planner.ledger import Line
 from workers.planner.shapes import HOST, Known
 from workers.printed import Kind
@@ -56,9 +57,9 @@ class Learned:
         seen = bound(boots, choice.shape.cells)
         was_run = choice.shape.cells in boots
         if seen is None or (seen > modelled and not was_run):
-            return Line("compute buffer", modelled, place, Known.MODELLED, "upper bound")
+            return Line(BUFFER, modelled, place, Known.MODELLED, "upper bound")
         why = "printed at an earlier start" if was_run else "between two earlier starts, or below one"
-        return Line("compute buffer", seen, place, Known.MEASURED, why)
+        return Line(BUFFER, seen, place, Known.MEASURED, why)
 
     def excess(self, place: str, choice: Choice) -> Line:
         """The line of what a process of this very choice held beyond its plan; of nothing where it did not."""
@@ -118,16 +119,22 @@ def key_of(learned: Learned, choice: Choice, placed: Placed) -> dict[str, Any] |
     }
 
 
-def remember(key: Mapping[str, Any], said: Printed, beyond: Mapping[str, int]) -> None:
-    """Keep what was seen of a start: buffers that its server printed, and by place what it holds beyond its plan. A log without
-    its beginning teaches nothing: of what it has left a sum is less than was taken."""
+def printed(key: Mapping[str, Any], said: Printed) -> dict[str, int]:
+    """By place the compute buffers that a server printed; nothing of a log without its beginning: of what it has left a sum is
+    less than was taken."""
     on_host, on_card = _buffers(said) if said.is_whole else (0, 0)
-    for place, size in ((HOST, on_host if key["card"] else on_host + on_card), (key["card"], on_card)):
+    sizes = {HOST: on_host, key["card"]: on_card} if key["card"] else {HOST: on_host + on_card}
+    return {place: size for place, size in sizes.items() if size}
+
+
+def remember(key: Mapping[str, Any], buffers: Mapping[str, int], beyond: Mapping[str, int]) -> None:
+    """Keep what was seen of a start, by place: buffers that its server printed, and what it holds beyond its plan."""
+    for place in (HOST, key["card"]):
         if place is None:
             continue
         known = Calibrations(key["pin"], key["model"], place)
-        if size:
-            known.remember(key["compute"], key["positions"], size)
+        if place in buffers:
+            known.remember(key["compute"], key["positions"], buffers[place])
         if place in beyond:
             known.remember(key["excess"], key["positions"], beyond[place])
 

@@ -61,7 +61,8 @@ def line(plan: Planned, what: str) -> dict[str, Any]:
 
 
 def started(plan: Planned, lines: list[str] = LINES, beyond: int = 0) -> None:
-    learned.remember(plan.memory["chat"]["learns"], printed.parse(lines), {"host": beyond})
+    key = plan.memory["chat"]["learns"]
+    learned.remember(key, learned.printed(key, printed.parse(lines)), {"host": beyond})
 
 
 def test_the_next_plan_goes_by_what_was_printed_and_says_so(files: dict[str, Path], place: Path) -> None:
@@ -187,13 +188,27 @@ def test_what_is_held_beyond_the_plan_is_the_most_of_the_first_ten_minutes(monke
         {"what": "compute buffer", "bytes": 100 * MIB, "place": "host"},
         {"what": BEYOND, "bytes": 20 * MIB, "place": "host"},
     ]
-    beyond = found._beyond(ledger, held)
+    beyond = found._beyond(ledger, held, {})
     assert beyond == {"host": 30 * MIB}
-    assert found._peaks("a", "chat", "one", beyond) == beyond
-    assert found._peaks("a", "chat", "one", {"host": 0}) == beyond
+    assert found._peaks(("a", "chat"), "one", beyond) == beyond
+    assert found._peaks(("a", "chat"), "one", {"host": 0}) == beyond
     now[0] += found.LEARN_WITHIN + 1
-    assert found._peaks("a", "chat", "one", {"host": 900 * MIB}) == beyond, "a leak is no plan's matter"
-    assert found._peaks("a", "chat", "two", {"host": 0}) == {"host": 0}
+    assert found._peaks(("a", "chat"), "one", {"host": 900 * MIB}) == beyond, "a leak is no plan's matter"
+    assert found._peaks(("a", "chat"), "two", {"host": 0}) == {"host": 0}
+
+
+def test_a_bound_that_was_planned_for_a_buffer_hides_nothing_that_is_held_beside_it(files: dict[str, Path]) -> None:
+    """Planned with an upper bound of 350 MiB, of which 18 were taken, a start is within its plan whatever else it holds; the
+    next plan has the 18."""
+    first = planned(files["qwen3-4b"])
+    key, ledger = first.memory["chat"]["learns"], first.memory["chat"]["ledger"]
+    buffers = found._printed(("a", "chat"), "one", learned.printed(key, printed.parse(LINES)))
+    real = first.grants["host"] - 40 * MIB
+    held = Held(7, "x", Figure(real, "smaps"), Figure(9, "smaps"), ())
+    learned.remember(key, buffers, found._beyond(ledger, held, buffers))
+    assert planned(files["qwen3-4b"]).grants["host"] == real, "not below what was seen"
+    assert found._printed(("a", "chat"), "one", {}) == buffers, "its log may have lost it meanwhile"
+    assert found._printed(("a", "chat"), "two", {}) == {}
 
 
 @given(
