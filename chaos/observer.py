@@ -118,8 +118,8 @@ def memory(processes: frozenset[Identity]) -> int:
 
 
 def held_locks(slot: Slot) -> list[str]:
-    """Names of the slot's locks that somebody holds."""
+    """Names of the slot's locks that somebody holds, or of which that cannot be told."""
     names = [slot.warden_lock, slot.keeper_lock, slot.build_lock]
     names += [slot.generation_lock(group, generation) for group, generation in slot.generations()]
-    held = [path.name for path in names if os.path.exists(path) and locks.is_held(path)]
+    held = [path.name for path in names if locks.is_held(path) is not False]
     return held + [f"member {member.program}" for member in membership.members(slot)]

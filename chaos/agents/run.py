@@ -13,6 +13,7 @@ from chaos import gpu, observer
 from chaos.agents import seen, tasks
 from chaos.agents.seen import MARK, Crew, Report, Request, Run, Watch
 from chaos.driving import Driven
+from chaos.interrupting import undisturbed
 from chaos.observer import NotObservedError
 from chaos.stage import GONE_LIMIT
 from supervisor.config_find import SLOT_VARIABLE
@@ -73,11 +74,12 @@ class Agents:
             four = self._crew("four", self._count)
             return Run(self._planned, self._carriers, before, device, baseline, four)
         finally:
-            for one in self._driven:
-                one.kill()
-            seen.end_all(self._mark)  # what an agent started and had no time to end, or what was left and told of
-            with suppress(QueenrightError):  # it went with its members, as it should
-                stopping.stop(self._slot, who="the end of the agents")
+            with undisturbed():
+                for one in self._driven:
+                    one.kill()
+                seen.end_all(self._mark)  # what an agent started and had no time to end, or what was left and told of
+                with suppress(QueenrightError):  # it went with its members, as it should
+                    stopping.stop(self._slot, who="the end of the agents")
 
     # --- one crew ---------------------------------------------------------------------------------------------------
 

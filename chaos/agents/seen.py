@@ -133,7 +133,11 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self.samples.append(self._look())
+            at = time.monotonic()
+            try:
+                self.samples.append(self._look())
+            except Exception:  # noqa: BLE001 - a look that failed saw nothing, and that is told; the next one may see
+                self.samples.append(Sample(at, None, None, (), None, None))
             self._stop.wait(EVERY)
 
     def _look(self) -> Sample:

@@ -26,12 +26,16 @@ def not_covered(run: dict[str, Any]) -> list[str]:
     ]
     if unused := run.get("unused_faults"):
         found.append(f"Faults that were not done: {', '.join(unused)}.")
+    for why in sorted({one["skipped"] for one in run["rounds"] if one.get("skipped")}):
+        found.append(f"Faults that were due and could not be done: {why}.")
     judged = set(run.get("judged", []))
     if "answers have receipts" not in judged:
         found.append(
             "Receipts: this engine's servers do not write down which requests they served, so that none was executed twice is"
             " known from its callers alone."
         )
+    if "ledger reconciles" not in judged:
+        found.append("Counts: the gateway's were held against its callers' in no round.")
     for why, kinds in _by_reason(run.get("uncontrolled", {}).items()).items():
         found.append(f"Texts of {', '.join(kinds)} were not compared: {why}.")
     if not any(one["invariant"].endswith("is flat") for one in run["end"]):

@@ -170,6 +170,8 @@ def ledger_reconciles(seen: Round) -> tuple[Verdict, str] | None:
     """The gateway counts what its callers count, outcome by outcome, in each keeper's life."""
     if seen.ledger is None:
         return Verdict.UNKNOWN, "the gateway's counts could not be read"
+    if not seen.ledger:  # no gateway, or the first reading of a keeper's life: nothing was held against anything
+        return None
     return _of(
         [
             f"{row.outcome}: {row.counted} counted, its callers had {row.least} to {row.most}"

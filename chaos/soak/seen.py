@@ -151,15 +151,18 @@ def usage_of(processes: Collection[Identity]) -> Usage | None:
             threads += len(os.listdir(f"/proc/{process.pid}/task"))
         except OSError:
             return None
-        memory += own_memory(process.pid)
+        if (own := own_memory(process.pid)) is None:
+            return None
+        memory += own
     return Usage(memory, descriptors, threads) if processes else None
 
 
-def own_memory(pid: int) -> int:
-    """Private bytes that are on no disk, swapped out or not (proc_pid_smaps(5)); 0 once it is gone."""
+def own_memory(pid: int) -> int | None:
+    """Private bytes that are on no disk, swapped out or not (proc_pid_smaps(5)); None where that cannot be read: a figure of 0
+    would be as flat as any."""
     with suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
         return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(("Private_Dirty:", "Swap:")))
-    return 0
+    return None
 
 
 def usages(sighting: Sighting) -> dict[str, Usage] | None:

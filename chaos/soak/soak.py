@@ -9,6 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos import observer
+from chaos.interrupting import undisturbed
 from chaos.observer import NotObservedError
 from chaos.soak import faults, invariants, ledger, telling
 from chaos.soak.faults import Ground, changed_beyond
@@ -118,7 +119,8 @@ class Soak:
         except NotObservedError as error:
             self.ends.append(Judgement("recovers", Verdict.BROKEN, str(error), len(self.rounds) + 1))
         finally:
-            self._end()
+            with undisturbed():  # a second Ctrl-C, or the SIGTERM behind a SIGHUP, leaves nothing stopped or running
+                self._end()
         return self.verdict
 
     @property
@@ -336,7 +338,10 @@ class Soak:
             return Judgement(
                 "nothing is left", Verdict.BROKEN, f"{error}; pids {left}, {observer.held_locks(self._slot)}"
             )
-        orphans = [f"pid {who.pid}" for who, _ in self._gatherer.marked() or []]
+        marked = self._gatherer.marked()
+        if marked is None:
+            return Judgement("nothing is left", Verdict.UNKNOWN, "the processes of this machine could not be looked at")
+        orphans = [f"pid {who.pid}" for who, _ in marked]
         verdict = Verdict.BROKEN if orphans else Verdict.HOLDS
         return Judgement("nothing is left", verdict, ", ".join(orphans))
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from chaos.agents import claims, command, tasks
-from chaos.agents.seen import Crew, Report, Request, Run, Sample
+from chaos.agents.seen import Crew, Report, Request, Run, Sample, Watch
 from chaos.gpu import Held
 from chaos.observer import Sighting
 from chaos.soak.verdicts import Verdict, worst
 from supervisor.identity import Identity
+from supervisor.slot import Slot
+from tests.support import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,6 +191,15 @@ UNSEEN: dict[str, tuple[str, Callable[[Run], Run]]] = {
 def test_what_was_not_seen_is_not_green(what: str) -> None:
     claim, plant = UNSEEN[what]
     assert verdicts(plant(good()))[claim] is Verdict.UNKNOWN
+
+
+def test_a_look_that_failed_is_one_that_saw_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch ended at the first one, and what came after it was never looked at."""
+    monkeypatch.setattr("chaos.gpu.look", lambda: Held(None, "none", is_absent=True))
+    monkeypatch.setattr("chaos.observer.look", lambda slot: 1 / 0)
+    with Watch(Slot(tmp_path)) as watch:
+        wait_until(lambda: len(watch.samples) >= 2)
+    assert {(one.sighting, one.members, one.memory) for one in watch.samples} == {(None, None, None)}
 
 
 def test_two_looks_are_too_few() -> None:

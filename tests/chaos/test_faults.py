@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import http.client
 import random
+import subprocess
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from chaos.observer import Sighting
-from chaos.soak.faults import FAULTS, Ground, Hit, changed_beyond, damage, ports
+from chaos.soak.faults import FAULTS, Ground, Hit, changed_beyond, comers, damage, ports
 from chaos.soak.faults.memory import OutOfMemory
 from chaos.soak.soak import fault_judgements
 from chaos.soak.verdicts import Verdict
+from supervisor import identity
 from supervisor.identity import Identity
 from supervisor.slot import Slot
-from tests.support import free_port
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.support import free_port, wait_until
 
 
 def who(pid: int) -> Identity:
@@ -54,6 +53,21 @@ def test_what_a_fault_says_of_itself_is_judged_and_a_crash_has_found_out_nothing
     assert fault_judgements(3, BEFORE, BEFORE, Hit(wrong=lambda: "two built"))[1].verdict is Verdict.BROKEN
     assert fault_judgements(3, BEFORE, BEFORE, Hit(wrong=crash))[1].verdict is Verdict.UNKNOWN
     assert fault_judgements(3, BEFORE, None, None)[0].verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.process
+def test_who_stood_still_and_ended_meanwhile_is_nobody_to_go_on() -> None:
+    """By number alone that was an error which ended the soak, or a signal to whoever has the number now."""
+    front = subprocess.Popen(["sleep", "600"])
+    with ExitStack() as undo:
+        ground = Ground(Slot(Path("/nowhere")), Path("x"), BEFORE, random.Random(0), undo, (front.pid,))
+        stopped = comers._stop_fronts(ground)
+        assert [one.pid for one in stopped] == [front.pid]
+        wait_until(lambda: identity.stat_of(front.pid).state == "T")
+        front.kill()
+        front.wait()
+        comers._go_on(ground, stopped)
+        undo.close()
 
 
 def test_each_fault_is_said_in_plain_words_under_a_name_of_its_own() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaos.interrupting import interruptible
 from chaos.observer import Sighting
 from chaos.soak import faults, invariants
-from chaos.soak.seen import Counted, Ended, Execution, Kill, Round, Usage
+from chaos.soak.seen import Counted, Ended, Execution, Kill, Round, Usage, own_memory, usage_of
+from chaos.soak.soak import Soak
 from chaos.soak.verdicts import Judgement, Verdict, worst
 from supervisor.identity import Identity
+from supervisor.slot import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 def who(pid: int) -> Identity:
@@ -173,6 +179,43 @@ def test_receipts_that_cannot_be_read_are_unknown_and_where_none_are_kept_nothin
         "texts as the control",
     }
     assert set(found.values()) == {Verdict.HOLDS}
+
+
+def test_counts_that_were_held_against_nothing_are_not_judged() -> None:
+    """Without a gateway, or at the first reading of a keeper's life: that was green."""
+    assert "ledger reconciles" not in verdicts(GREEN._replace(ledger=[]))
+
+
+def test_memory_that_cannot_be_read_is_unknown_and_not_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure of 0 in every round is as flat as any."""
+    me = who(os.getpid())
+    assert usage_of([me]) is not None
+    monkeypatch.setattr("chaos.soak.seen.own_memory", lambda pid: own_memory(2**30))
+    assert usage_of([me]) is None
+
+
+def test_a_leftover_that_nobody_could_look_for_is_not_nothing_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soak = Soak(Slot(tmp_path), tmp_path / "queenright.toml", [])
+    assert soak._nothing_left().verdict is Verdict.HOLDS
+    monkeypatch.setattr(soak._gatherer, "marked", lambda: None)
+    assert soak._nothing_left().verdict is Verdict.UNKNOWN
+
+
+def test_a_second_ctrl_c_does_not_cut_the_healing_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that is closed sends SIGHUP, and its shell SIGTERM after it."""
+    soak, healed = Soak(Slot(tmp_path), tmp_path / "queenright.toml", []), []
+
+    def heal() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        healed.append(True)
+
+    monkeypatch.setattr(soak.load, "start", lambda: signal.raise_signal(signal.SIGINT))
+    soak._undo.callback(heal)
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        soak.run(1)
+    assert healed == [True]
 
 
 def test_an_invariant_that_crashes_has_found_out_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

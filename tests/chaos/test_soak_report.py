@@ -138,6 +138,10 @@ def test_what_was_not_covered_is_said_from_what_was_run() -> None:
     words = " ".join(coverage.not_covered(run))
     assert "Receipts:" not in words
     assert "Growth" in words
+    run["rounds"][5]["skipped"] = "oom kill: / is not delegated to us"
+    words = " ".join(coverage.not_covered(run))
+    assert "could not be done: oom kill: / is not delegated to us" in words
+    assert "Counts:" in words
 
 
 def test_600_rounds_can_be_committed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import TYPE_CHECKING, Final
 
@@ -45,7 +44,7 @@ class TwoBuilders(Fault):
 
     def invoke(self, ground: Ground) -> Hit:
         """At most one of them builds: a member under load may have been first."""
-        stopped = [front for front in ground.front_ends if _stop_front(ground, front)]
+        stopped = _stop_fronts(ground)
         ground.kill(ground.warden, signal.SIGKILL)
         _wait_gone(ground)
         fronts = []
@@ -53,7 +52,7 @@ class TwoBuilders(Fault):
             front = Driven(ground.config, f"builder-{number}")
             ground.undo.callback(front.kill)
             fronts.append(front)
-        _go_on(stopped)
+        _go_on(ground, stopped)
         how = [str(front.hear("open", PATIENCE)["how"]) for front in fronts]
         left = [front.leave() for front in fronts]
 
@@ -74,7 +73,7 @@ class BuilderKilled(Fault):
     def invoke(self, ground: Ground) -> Hit:
         """Members under load stand still until it is dead, or they would be the builders."""
         step = ground.chance.choice(self.steps)
-        stopped = [front for front in ground.front_ends if _stop_front(ground, front)]
+        stopped = _stop_fronts(ground)
         ground.kill(ground.warden, signal.SIGKILL)
         _wait_gone(ground)
         front = Driven(ground.config, "doomed-builder")
@@ -91,23 +90,22 @@ class BuilderKilled(Fault):
 
         observer.wait_until(f"a builder of which {step}", reached, PATIENCE)
         front.kill()
-        _go_on(stopped)
+        _go_on(ground, stopped)
         return Hit((ground.warden,), ground.all_touched)
 
 
-def _stop_front(ground: Ground, pid: int) -> bool:
-    """Have a front end of ours stand still; whether it did."""
-    who = identity.of(pid)
-    if who is None:
-        return False
-    ground.undo.callback(os.kill, pid, signal.SIGCONT)  # our own child, not reaped while it is asked for
-    ground.kill(who, signal.SIGSTOP)
-    return True
+def _stop_fronts(ground: Ground) -> list[Identity]:
+    """Have the front ends under load stand still; those that do."""
+    there = [who for pid in ground.front_ends if (who := identity.of(pid)) is not None]
+    for who in there:
+        ground.undo.callback(ground.kill, who, signal.SIGCONT)
+        ground.kill(who, signal.SIGSTOP)
+    return there
 
 
-def _go_on(pids: list[int]) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+def _go_on(ground: Ground, stopped: list[Identity]) -> None:
+    for who in stopped:  # by who it is: one that ended meanwhile has been reaped, and its number may be another's
+        ground.kill(who, signal.SIGCONT)
 
 
 def _wait_gone(ground: Ground) -> None:
