@@ -118,6 +118,11 @@ class Soak:
                 self._round(number, faults.FAULTS[name] if name else None)
         except NotObservedError as error:
             self.ends.append(Judgement("recovers", Verdict.BROKEN, str(error), len(self.rounds) + 1))
+        except BaseException as error:
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+            words = f"{len(self.rounds)} of {rounds}: {why}"
+            self.ends.append(Judgement("all rounds were done", Verdict.UNKNOWN, words))
+            raise
         finally:
             with undisturbed():  # a second Ctrl-C, or the SIGTERM behind a SIGHUP, leaves nothing stopped or running
                 self._end()

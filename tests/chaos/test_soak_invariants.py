@@ -216,6 +216,26 @@ def test_a_second_ctrl_c_does_not_cut_the_healing_short(tmp_path: Path, monkeypa
     with interruptible(), pytest.raises(KeyboardInterrupt):
         soak.run(1)
     assert healed == [True]
+    assert soak.verdict is not Verdict.HOLDS
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ProcessLookupError("gone")])
+def test_a_run_that_was_cut_short_is_not_green(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """All rounds until then held, and the report said that the run did."""
+
+    def start() -> None:
+        soak.ends.append(Judgement("a round", Verdict.HOLDS))
+        raise error
+
+    soak = Soak(Slot(tmp_path), tmp_path / "queenright.toml", [])
+    monkeypatch.setattr(soak.load, "start", start)
+    monkeypatch.setattr(soak, "_end", lambda: None)
+    with pytest.raises(type(error)):
+        soak.run(25)
+    assert soak.verdict is Verdict.UNKNOWN
+    assert soak.ends[-1].seen.startswith("0 of 25: ")
 
 
 def test_an_invariant_that_crashes_has_found_out_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
