@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from workers.cache import cache_root, make_directory
+from workers.cache import cache_root, make_directory, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,16 +95,16 @@ class Calibrations:
         boots.pop(x, None)
         known[buffer] = [*boots.items(), (x, size)][-BOOTS_KEPT:]
         with suppress(OSError):
-            make_directory(self.path.parent)
-            fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-            fresh.write_text(json.dumps({"version": VERSION, "key": self._key, "buffers": known}), encoding="utf-8")
-            os.replace(fresh, self.path)
+            make_directory(self.path.parent)  # two groups of one keeper may write it at once, and two keepers
+            write_whole(self.path, json.dumps({"version": VERSION, "key": self._key, "buffers": known}).encode())
 
     def _read(self) -> dict[str, list[tuple[int, int]]]:
         try:
             said = json.loads(self.path.read_text(encoding="utf-8"))
             if said["version"] != VERSION or said["key"] != self._key:
                 return {}
-            return {str(name): [(int(x), int(size)) for x, size in boots] for name, boots in said["buffers"].items()}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            found = {str(name): [(int(x), int(size)) for x, size in boots] for name, boots in said["buffers"].items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
             return {}
+        # No buffer has less than nothing: a plan would be below its other lines.
+        return found if all(min(boot) >= 0 for boots in found.values() for boot in boots) else {}

@@ -235,9 +235,12 @@ def _kept(key: list[Any]) -> tuple[Part, ...] | None:
         if said["version"] != VERSION or said["key"] != key:
             return None
         parts = tuple(Part(str(name), *map(int, sizes)) for name, *sizes in said["parts"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return None
-    return parts if parts and parts[-1].device == HOST else None
+    is_whole = (
+        parts and parts[-1].device == HOST and all(min(one.model, one.context, one.compute) >= 0 for one in parts)
+    )
+    return parts if is_whole else None
 
 
 def _keep(key: list[Any], parts: Iterable[Part]) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
@@ -137,7 +138,14 @@ def test_an_entry_that_says_something_else_than_the_host_is_none(
     there = printing(tmp_path / "bin", RECORDED)
     estimator.ask(there, model, FLAGS, {})
     (entry,) = (cache / "estimates").iterdir()
-    for parts in ([], [["CUDA0", 1, 2, 3]], [["Host", "x", 2, 3]], [["Host", 1]]):
+    for parts in (
+        [],
+        [["CUDA0", 1, 2, 3]],
+        [["Host", "x", 2, 3]],
+        [["Host", 1]],
+        [["Host", -1, 2, 3]],
+        [["Host", inf, 2, 3]],
+    ):
         said = json.loads(entry.read_text())
         entry.write_text(json.dumps({**said, "parts": parts}))
         assert estimator.ask(there, model, FLAGS, {}).parts[0].model == 92

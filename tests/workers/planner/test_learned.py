@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -174,6 +176,17 @@ def test_a_damaged_file_is_none(files: dict[str, Path], place: Path) -> None:
     for file in place.iterdir():
         file.write_text(file.read_text()[:50])
     assert line(planned(files["qwen3-4b"]), "compute buffer")["how"] == "modelled"
+
+
+@pytest.mark.parametrize("size", [-(1 << 40), inf, "many"])
+def test_a_figure_that_is_none_takes_nothing_off_a_plan(files: dict[str, Path], place: Path, size: object) -> None:
+    first = planned(files["qwen3-4b"])
+    started(first)
+    for file in place.iterdir():
+        said = json.loads(file.read_text())
+        changed = {name: [[x, size] for x, _ in boots] for name, boots in said["buffers"].items()}
+        file.write_text(json.dumps({**said, "buffers": changed}))
+    assert planned(files["qwen3-4b"]).grants == first.grants
 
 
 def test_who_says_himself_how_much_a_server_tells_is_not_overruled(files: dict[str, Path]) -> None:
