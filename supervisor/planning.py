@@ -255,9 +255,9 @@ class _Attempt:
         try:
             with reservations.planning() as book:
                 seen = survey()
-                if seen.incomplete:
-                    self.trouble = seen.reason
-                    return _unplanned(spec, seen), None
+                if why := _untold(seen):
+                    self.trouble = why
+                    return _unplanned(spec, why), None
                 planned = kind.plan(spec, granted(seen, book.live().values()))
                 grants = [Grant(device, size) for device, size in planned.grants.items() if size]
                 promise = book.reserve(self._slot, self._group, grants, generation_lock=self._generation_lock)
@@ -265,7 +265,8 @@ class _Attempt:
             # Without a book, or with one that somebody keeps shut (he may be stopped), it is planned as if we were alone
             # here: an engine that could serve must not wait for another's sake.
             self.trouble = error.what
-            return kind.plan(spec, survey()), None
+            seen = survey()
+            return (_unplanned(spec, why) if (why := _untold(seen)) else kind.plan(spec, seen)), None
         with self._turn:
             if not self._is_abandoned:
                 self._promise = promise
@@ -281,13 +282,20 @@ class _Attempt:
             promise.release()
 
 
-def _unplanned(spec: GroupSpec, seen: Survey) -> Planned:
-    """What is started where the driver did not say what there is (it hangs, or whoever asked it was killed): unknown is not
-    without cards, so nothing is refused and nothing reckoned, and it is started as it is written. Raises EngineStartError
-    where that is what a plan was to find."""
+def _untold(seen: Survey) -> str:
+    """Why it cannot be told what memory there is: the driver did not say (it hangs, or whoever asked it was killed), or the kernel
+    did not; "" where it can. Unknown is not without cards, and not 0."""
+    if seen.incomplete:
+        return seen.reason
+    return f"system memory: {seen.host.available.source}" if seen.host.available.bytes is None else ""
+
+
+def _unplanned(spec: GroupSpec, why: str) -> Planned:
+    """What is started where that cannot be told: nothing is refused and nothing reckoned, and it is started as it is written.
+    Raises EngineStartError where that is what a plan was to find."""
     if spec.is_open:
         raise EngineStartError(
-            f"what memory there is could not be told ({seen.reason}), and `auto` is decided by that",
+            f"what memory there is could not be told ({why}), and `auto` is decided by that",
             "`queenright doctor` says more; or give context and sequences as numbers",
         )
     return Planned(spec, {}, {})
@@ -318,7 +326,7 @@ def _refuse(spec: EngineSpec, find_kind: Callable[[str], Kind]) -> None:
             seen = survey()
     except (SlotError, LockTimeoutError):
         return
-    for group in () if seen.incomplete else spec.groups:
+    for group in () if _untold(seen) else spec.groups:
         kind = find_kind(group.kind)
         if group.payload and isinstance(kind, Preparing) and kind.lacks(group):
             continue  # what it takes is in a file that is still to come

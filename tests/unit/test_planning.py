@@ -402,3 +402,18 @@ def test_a_driver_that_says_nothing_is_no_machine_without_cards(
     planning.refuse_what_does_not_fit(EngineSpec((spec,)), lambda _: kind)
     with pytest.raises(EngineStartError, match="auto"):
         decide(Ledger(tmp_path, "other"), kind, tmp_path, SPEC)
+    monkeypatch.setattr("supervisor.devices.reservations._take", _shut)
+    assert decide(Ledger(tmp_path, "third"), kind, tmp_path, spec) == spec, "nor where the book is shut"
+    assert kind.asked == 0
+
+
+def test_system_memory_that_cannot_be_read_is_not_none_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing fits into 0 bytes: everything would be refused (exit status 6) where /proc/meminfo is not to be read."""
+    seen = machine()
+    blind = evolve(seen, host=evolve(seen.host, available=Figure.unknown("not to be read")))
+    monkeypatch.setattr("supervisor.devices.survey.survey", lambda: blind)
+    kind: Any = PlanningKind(GIB)
+    ledger = Ledger(tmp_path, "chat")
+    assert decide(ledger, kind, tmp_path, FIXED) == FIXED
+    assert (kind.asked, ledger.trouble) == (0, "system memory: not to be read")
+    planning.refuse_what_does_not_fit(EngineSpec((FIXED,)), lambda _: kind)
