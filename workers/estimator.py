@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 # budget: 0.2 to 0.6 s of a core (measured: SmolLM2, gemma), ten times that on a busy machine or with a driver to wake. Two
 # of them are below PLANNING_WAIT, for which others who plan wait.
 ESTIMATE_LIMIT: Final = 10.0
+
+SILENT_FOR: Final = 60.0
+# budget: for which one that said nothing in its time is not asked again: a start that waits for memory plans again and again,
+# with the book of promises locked, and would wait ESTIMATE_LIMIT each time. A driver that was waking is awake by then.
 
 VARIABLE: Final = "QUEENRIGHT_ESTIMATOR"
 """Environment variable: the path of a llama-fit-params, or `none` to do without any."""
@@ -91,6 +96,10 @@ class Estimate:
 
     by: str
     parts: tuple[Part, ...]
+
+
+_silent: dict[str, float] = {}
+"""Until when (monotonic) an estimator is not asked, by its identity."""
 
 
 def find(server: Sequence[str]) -> Estimator:
@@ -159,6 +168,8 @@ def ask(
     key = _key(estimator, model, words, environment)
     if (known := _kept(key)) is not None:
         return Estimate(estimator.name, known)
+    if time.monotonic() < _silent.get(estimator.identity, 0.0):
+        raise TookTooLongError(f"{estimator.name} said nothing in its time a moment ago")
     parts = _run(estimator, [*estimator.argv, "--model", str(model[0]), *words], environment, limit or ESTIMATE_LIMIT)
     _keep(key, parts)
     return Estimate(estimator.name, parts)
@@ -178,6 +189,7 @@ def _run(
     try:
         done = outside.ask([*_NO_CORE, *words], limit, environment)
     except subprocess.TimeoutExpired:
+        _silent[estimator.identity] = time.monotonic() + SILENT_FOR
         raise TookTooLongError(f"{estimator.name} said nothing within {limit:g} s") from None
     except OSError as error:
         raise NoEstimateError(f"{estimator.name} does not run: {error.strerror}") from None

@@ -187,12 +187,24 @@ def test_an_abort_is_unknown_with_its_reason_and_leaves_no_core(tmp_path: Path, 
     assert not list((tmp_path / "cache" / "estimates").glob("*")), "what came of it is not kept"
 
 
-def test_one_that_hangs_is_ended_at_its_limit(tmp_path: Path, model: list[Path]) -> None:
+def test_one_that_hangs_is_ended_at_its_limit_and_left_alone_for_a_while(
+    tmp_path: Path, model: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(tmp_path / "bin", "exec sleep 600")
     there = estimator.find([str(tmp_path / "bin" / "llama-server")])
     began = time.monotonic()
     with pytest.raises(TookTooLongError, match="said nothing within"):
         estimator.ask(there, model, FLAGS, {}, limit=0.3)
+    with pytest.raises(
+        TookTooLongError, match="a moment ago"
+    ):  # a start plans again and again while it waits for memory
+        estimator.ask(there, model, FLAGS, {})
+    assert len(asked(tmp_path / "bin")) == 1
+    monkeypatch.setattr(estimator, "SILENT_FOR", 0.0)
+    estimator._silent.clear()
+    for _ in range(2):
+        with pytest.raises(TookTooLongError, match="within"):
+            estimator.ask(there, model, FLAGS, {}, limit=0.1)
     assert time.monotonic() - began < 30
 
 
