@@ -17,7 +17,7 @@ from supervisor.errors import ConfigError
 from workers.planner.kv import CacheType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 ALL: Final = 1 << 20
 """As a number of layers: all of them."""
@@ -119,6 +119,24 @@ def settings_of(arguments: Sequence[str], base: Settings | None = None) -> tuple
             rest.append(words[at - 1])
     _refuse_contradictions(found, given)
     return found, tuple(rest)
+
+
+_VARIABLES: Final = frozenset(
+    f"LLAMA_ARG_{name}"
+    for name in (
+        "BATCH", "UBATCH", "SWA_FULL", "FLASH_ATTN", "KV_OFFLOAD", "CACHE_TYPE_K", "CACHE_TYPE_V", "CPU_MOE", "N_CPU_MOE",
+        "N_GPU_LAYERS", "FIT", "CTX_CHECKPOINTS", "MMPROJ",
+    )
+)  # fmt: skip
+"""By which a llama-server is told of the same (its --help, b10068), where no flag says otherwise."""
+
+
+def unreckoned(environment: Iterable[str]) -> list[str]:
+    """Of a group's environment what memory depends on and no plan reads, each a sentence: a server may take more than planned."""
+    return [
+        f"{name} in `environment` is not reckoned with: give it among `arguments` instead"
+        for name in sorted(_VARIABLES.intersection(environment))
+    ]
 
 
 def _parsed(name: str, flag: str, value: str) -> Any:

@@ -11,7 +11,7 @@ from workers import listed, models
 from workers.planner import learned, lint, render
 from workers.planner.checked import Asking, checked
 from workers.planner.decide import Request
-from workers.planner.flags import Settings, settings_of
+from workers.planner.flags import Settings, settings_of, unreckoned
 from workers.planner.learned import NOTHING, Learned
 from workers.planner.model import read_model
 from workers.planner.shapes import HOST, less, machine_of
@@ -67,7 +67,8 @@ def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str]
             title = f"{group.name}/{launch.role}"
             fits = one.placed is not None and one.placed.account.fits
             hints = [one.sentence for one in lint.hints(model, launch.role, launch.arguments)]
-            lines = [*render.text(title, model, one, check), *(f"  of the file: {hint}" for hint in hints)]
+            notes = [f"  {note}" for note in unreckoned(group.environment)]
+            lines = [*render.text(title, model, one, check), *notes, *(f"  of the file: {hint}" for hint in hints)]
             data = {"group": group.name, **render.data(launch.role, model, one, check), "hints": hints}
             found.append(Forecast(launch.role, fits, tuple(lines), data))
             if fits and one.placed is not None:

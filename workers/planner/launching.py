@@ -14,7 +14,7 @@ from workers import listed, printed
 from workers.planner import learned, lint, render
 from workers.planner.checked import Asking, checked, placement, told
 from workers.planner.decide import Refusal
-from workers.planner.flags import Help, known_of, settings_of, unsayable, words
+from workers.planner.flags import Help, known_of, settings_of, unreckoned, unsayable, words
 from workers.planner.foreseeing import request_of
 from workers.planner.model import read_model
 from workers.planner.shapes import HOST, less, machine_of
@@ -67,7 +67,7 @@ def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
             "binds": found.binds,
             "ledger": render.data(launch.role, model, found, check)["ledger"],
             "estimate": render.estimate_data(check),
-            "notes": [*found.notes, *told(check), *hints],
+            "notes": [*found.notes, *told(check), *unreckoned(spec.environment), *hints],
             "learns": key,
         }
         needs = {place: found.account.needed(place) for place in taken}
