@@ -279,6 +279,7 @@ class Group:
             return
         self._in_birth, self._blame = True, ""  # what an earlier one was stopped for is not what this one dies of
         self.past = self.past.without_breaker()
+        self._before_birth = trio.CancelScope()  # here: a stop may come before the task has begun
         self._work.start(self._give_birth)
 
     def _warm(self) -> None:
@@ -362,7 +363,7 @@ class Group:
 
     async def _give_birth(self) -> None:
         """What fails here counts as a death; that a file cannot be had, does not."""
-        with trio.CancelScope() as self._before_birth:
+        with self._before_birth:
             try:
                 while self.outside:
                     await undoing.finish(self.outside[-1], self._wait_for)
@@ -373,7 +374,7 @@ class Group:
                 step = f": {error.next_step}" if error.next_step else ""
                 self.post(Event.GONE if self._in_birth else Event.GIVEN_UP, reason=f"{error.what}{step}")
                 return
-        if self._before_birth.cancelled_caught:
+        if self._before_birth.cancel_called:  # also where there was nothing to wait for: nobody wants it any more
             self.post(Event.GONE)
             return
         try:

@@ -214,6 +214,24 @@ async def test_a_hold_in_the_middle_is_one(make: Callable[[Fetching], Bench]) ->
 
 
 @jumping
+async def test_a_hold_right_after_a_start_is_one_too(make: Callable[[Fetching], Bench]) -> None:
+    """The stop is there before what fetches has begun, or just after: as the scheduler has it."""
+    kind = Fetching(*range(20))
+    bench = make(kind)
+
+    def released_and_held() -> None:
+        bench.group.release()
+        bench.group.hold("again")
+
+    async with bench.alive():
+        await bench.happen(bench.group.hold, "held by a test")
+        for _ in range(12):
+            await bench.happen(released_and_held)
+            assert bench.state() is State.HELD
+        assert not bench.warden.spawned
+
+
+@jumping
 async def test_a_file_that_is_lost_while_it_runs_is_fetched_before_the_rebuild(
     make: Callable[[Fetching], Bench],
 ) -> None:
