@@ -183,7 +183,9 @@ class Group:
 
     def reshape(self, spec: GroupSpec, kind: Kind, why: str, drain_s: float = 0.0) -> None:
         """Be what `spec` says: by a stop and a start, or at once where no process would notice. A held one stays held."""
-        if self._errand.after is None and spec.runs_as(self.spec):
+        reads = self.spec.payload, self.spec.manifest
+        fetches_other = self.state is State.FETCHING and (spec.payload, spec.manifest) != reads
+        if self._errand.after is None and spec.runs_as(self.spec) and not fetches_other:
             self.spec = spec
             return
         self._stop_for(self._errand.to_become(Shape(spec, kind)), why, drain_s)

@@ -232,6 +232,21 @@ async def test_a_hold_right_after_a_start_is_one_too(make: Callable[[Fetching], 
 
 
 @jumping
+async def test_other_names_while_it_fetches_are_what_is_fetched(make: Callable[[Fetching], Bench]) -> None:
+    """Whoever corrects them does so because the first ones do not come."""
+    kind = Fetching(43)
+    bench = make(kind)
+    async with bench.alive():
+        assert bench.state() is State.FETCHING
+        await bench.happen(bench.group.reshape, evolve(WITH_FILES, queue_limit=7), bench.kind, "configured")
+        assert (bench.state(), kind.cancelled) == (State.FETCHING, 0), "what it fetches is the same"
+        other = evolve(WITH_FILES, payload=("other",))
+        await bench.happen(bench.group.reshape, other, bench.kind, "configured")
+        assert (bench.state(), kind.cancelled) == (State.RUNNING, 1)
+        assert bench.group.spec.payload == ("other",)
+
+
+@jumping
 async def test_a_file_that_is_lost_while_it_runs_is_fetched_before_the_rebuild(
     make: Callable[[Fetching], Bench],
 ) -> None:
