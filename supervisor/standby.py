@@ -47,16 +47,24 @@ class Standby(NamedTuple):
         return {"standby": [self.pid, self.line]}
 
     def end(self) -> None:
-        """Nobody needs it."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)  # noqa: TID251 - our own child, not reaped yet: its pid is nobody else's
-        os.waitpid(self.pid, 0)
+        """Nobody needs it: without its line it ends by itself, and it is not waited for where the kernel reaps our
+        children (SIGCHLD ignored by whoever started us: wait(2))."""
         os.close(self.line)
+        if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
+            os.kill(self.pid, signal.SIGKILL)  # noqa: TID251 - our own child, not reaped yet: its pid is nobody else's
+            os.waitpid(self.pid, 0)
 
 
-def begin() -> Standby:
+def begin() -> Standby | None:
     """Start one, with what a warden's first keeper gets of environment and signals (docs/reference/warden-protocol.md).
-    Raises OSError."""
+    None where that cannot be done: then the warden starts its first keeper itself, a little later. There may be no process
+    or descriptor to be had, or a Python that was built for a C library without POSIX_SPAWN_SETSID (glibc before 2.26)."""
+    with suppress(OSError, NotImplementedError):
+        return _begin()
+    return None
+
+
+def _begin() -> Standby:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     around = {key: value for key, value in environment.clean(os.environ).items() if key not in environment.SCRUBBED}
     with ours, theirs:
@@ -86,7 +94,10 @@ def wait(parent: int) -> list[str]:
     The process ends here where that will not come."""
     import ctypes  # whoever starts us needs it not
 
-    os.closerange(LINE_FD + 1, os.sysconf("SC_OPEN_MAX"))  # what our starter had been given is not for us
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # what our starter had been given is not for us
+        if descriptor > LINE_FD:
+            with suppress(OSError):  # the listing's own
+                os.close(descriptor)
     os.chdir("/")
     os.umask(0o077)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

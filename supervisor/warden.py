@@ -253,8 +253,9 @@ class Warden:
 
     def wake(self, pid: int, line: int, fds: dict[int, int]) -> tuple[int, int, int]:
         """As `fork`, of a keeper that waits already: a child of this process from before it became the warden. By that line
-        it gets its command line and its descriptors. Raises OSError where it is dead."""
-        with open("logs/keeper.log", "ab", buffering=0) as output, socket.socket(fileno=line) as to:
+        it gets its command line and its descriptors. Raises OSError where it is dead; whatever fails, its line is closed
+        with that, which ends it."""
+        with socket.socket(fileno=line) as to, open("logs/keeper.log", "ab", buffering=0) as output:
             fds |= {1: output.fileno(), 2: output.fileno()}
             socket.send_fds(to, [json.dumps([self.settings["keeper"], list(fds)]).encode()], list(fds.values()))
         pidfd = os.pidfd_open(pid)

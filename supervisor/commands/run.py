@@ -47,16 +47,17 @@ class Run:
             slot.prepare()
             become_warden(slot, spec, keeper)
         except BaseException:
-            keeper.end()
+            if keeper is not None:
+                keeper.end()
             raise
 
 
 COMMAND: Final = Run()
 
 
-def become_warden(slot: Slot, spec: EngineSpec, keeper: Standby) -> NoReturn:
+def become_warden(slot: Slot, spec: EngineSpec, keeper: Standby | None) -> NoReturn:
     """Take the empty slot and exec the warden, which lets go of build.lock once its control socket accepts. `keeper` is
-    the one that waits for it.
+    the one that waits for it, if one does.
 
     Raises OwnedElsewhereError when the slot is not empty, HeldError when somebody holds it, DoesNotFitError where there is
     no room for it, and as `acquire.take_empty`.

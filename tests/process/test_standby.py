@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import pytest
 
 from supervisor import contract, standby, warden
+from supervisor.slot import Slot
 from tests.process.children import Child
 from tests.support import alive, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
@@ -37,6 +44,51 @@ def test_it_can_be_sent_away() -> None:
         assert child.hear() == "ended"
         assert not alive(pid)
         child.say()
+
+
+def test_it_can_be_sent_away_where_the_kernel_reaps_children() -> None:
+    """Whoever started us ignored SIGCHLD, and that outlives exec."""
+    with Child("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + STARTER) as child:
+        pid = int(child.hear())
+        child.say("end")
+        assert child.hear() == "ended"
+        wait_until(lambda: not alive(pid))
+        child.say()
+
+
+@pytest.mark.parametrize("error", [BlockingIOError("no process to be had"), NotImplementedError("setsid")])
+def test_where_none_can_be_started_nothing_is_left(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise error
+
+    monkeypatch.setattr(os, "posix_spawn", refuse)
+    before = os.listdir("/proc/self/fd")
+    assert standby.begin() is None
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+WARDEN = """
+import os, sys
+from pathlib import Path
+from supervisor import standby, wardens
+from supervisor.slot import Slot
+waiting = standby.begin()
+print(waiting.pid)
+command = wardens.command(Slot(Path(sys.argv[1])), waiting=waiting)
+os.execve(command[0], command, dict(os.environ))
+"""
+
+
+def test_one_that_a_warden_cannot_wake_ends(tmp_path: Path) -> None:
+    """Its log cannot be opened, say. The warden starts another, as soon as it can: one that waits on would hold what it
+    imported for as long as the engine runs."""
+    slot = Slot(tmp_path / "slot")
+    slot.prepare()
+    (slot.logs / "keeper.log").mkdir()
+    with Child(WARDEN, slot.path) as child:
+        pid = int(child.hear())
+        wait_until(lambda: not alive(pid))
+        assert alive(child.pid)
 
 
 def test_it_is_marked_as_a_keeper_is() -> None:
