@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from attrs import evolve
 
-from supervisor import draining, journal, records
+from supervisor import draining, holding, journal, records
 from supervisor.contract import EngineSpec
 from supervisor.errors import EngineStartError, UsageError
 
@@ -78,10 +78,15 @@ def _keep_warm(keeper: Keeper, root: str, keep: bool) -> None:
 
 def hold(keeper: Keeper, question: dict[str, Any]) -> None:
     """Stop the groups, and start none until `release`; with `groups` those alone. The file that says so is the caller's to
-    write first."""
+    write first. Raises UsageError where there is none any more: a release may have come first, or its time be over, and
+    what no file says nothing would end."""
     tree = _tree(keeper)
     why = str(question.get("why") or f"held by {_who(question)}")[:500]
     names = list(question.get("groups", ()))
+    for name in names or [""]:
+        if holding.find(keeper.slot, name) is None:
+            what = f"the hold on {f'group {name}' if name else 'the slot'} is over already"
+            raise UsageError(what, "`queenright status` shows what is held")
     if names:
         tree.hold_groups(dict.fromkeys(names, why))
     else:

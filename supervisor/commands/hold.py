@@ -58,6 +58,8 @@ class Hold:
                 limit = budgets.TEARDOWN + budgets.CONTROL_ANSWER
                 snapshot = control.ask(slot, "wait" if group else "rest", limit=limit, groups=names)
             except control.ControlError as error:
+                if holding.find(slot, group) is None:
+                    raise  # it was released meanwhile, or its time is over
                 raise control.ControlError(
                     f"{what} is held, but the engine in it still runs: {error.what}",
                     "`queenright stop` ends it, and none is started until `queenright release`",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import trio
 
-from supervisor import holding, identity, records
+from supervisor import acts, hold_watch, holding, identity, locks, records
+from supervisor.errors import UsageError
 from supervisor.holding import Term
 from supervisor.slot import Slot
+from tests.unit.group_bench import jumping
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,3 +83,85 @@ def test_one_of_before_there_were_terms_is_read(slot: Slot) -> None:
     facts = {"who": "ann", "reason": "driver", "since": 1.0}
     records.write(slot.hold_record, facts, version=holding.HOLD_VERSION)
     assert holding.find(slot) == holding.SlotHold("ann", "driver", 1.0)
+
+
+# --- in a keeper --------------------------------------------------------------------------------------------------------
+
+
+class Keeper:
+    """What of one is watched and acted on."""
+
+    def __init__(self, slot: Slot, *held_groups: str) -> None:
+        self.slot, self.held, self.stopping = slot, "", ""
+        self.asked: list[list[str]] = []
+        self.tree = SimpleNamespace(held_groups=dict.fromkeys(held_groups, "why"), hold_groups=self.asked.append)
+
+    async def changed(self) -> None:
+        await trio.sleep_forever()
+
+    async def act(self, op: str, question: dict[str, Any]) -> None:
+        assert op == "release"
+        self.asked.append(question["groups"])
+        for name in question["groups"]:
+            self.tree.held_groups.pop(name, None)
+
+
+def let_end(slot: Slot, group: str) -> None:
+    """A hold of that group is there, and its time is over."""
+    hold = holding.place(slot, "ann", "benchmark", group, for_s=HOUR)
+    assert hold.term is not None
+    over = hold._replace(term=hold.term._replace(at=hold.term.at - 2 * HOUR))
+    records.write(slot.hold_record_of(group), over.plain(), version=holding.HOLD_VERSION)
+
+
+@jumping
+async def watch_for_a_while(keeper: Keeper, seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        await hold_watch.run(cast("hold_watch.Keeper", keeper))
+
+
+def test_what_is_over_is_released_and_what_is_not_stays(slot: Slot) -> None:
+    let_end(slot, "chat")
+    holding.place(slot, "ann", "benchmark", "embed", for_s=HOUR)
+    keeper = Keeper(slot, "chat", "embed")
+    watch_for_a_while(keeper, 10)
+    assert keeper.asked == [["chat"]]
+    assert slot.held_groups() == ["embed"]
+
+
+def test_no_hold_is_taken_away_while_somebody_may_be_writing_the_next_one(slot: Slot) -> None:
+    """It would be another one by the time its file goes, and the keeper would hold for good what nothing says."""
+    let_end(slot, "chat")
+    keeper = Keeper(slot, "chat")
+    with locks.acquire(slot.build_lock, timeout=1.0):
+        watch_for_a_while(keeper, 10)
+        assert not keeper.asked
+        holding.place(slot, "bob", "another", "chat", for_s=HOUR)
+    watch_for_a_while(keeper, 10)
+    assert not keeper.asked
+    assert holding.on_groups(slot)["chat"].who == "bob"
+
+
+def test_a_file_that_cannot_be_taken_away_is_told_once(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_end(slot, "chat")
+    holding.place(slot, "ann", "benchmark", "embed")
+    keeper = Keeper(slot, "chat", "embed")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(holding, "lift", refuse)
+    watch_for_a_while(keeper, 60)
+    assert keeper.asked == [["chat"]]
+
+
+@pytest.mark.parametrize("groups", [["chat"], []])
+@pytest.mark.parametrize("why_not", ["released before it was told", "its time is over already"])
+def test_a_keeper_holds_nothing_that_no_file_says(slot: Slot, groups: list[str], why_not: str) -> None:
+    """Nothing would ever end it: a hold is released by who takes its file away."""
+    if why_not.startswith("its time"):
+        let_end(slot, groups[0] if groups else "")
+    keeper = Keeper(slot)
+    with pytest.raises(UsageError, match="is over already"):
+        acts.hold(cast("acts.Keeper", keeper), {"groups": groups, "why": "held by ann"})
+    assert (keeper.held, keeper.asked) == ("", [])
