@@ -34,6 +34,11 @@ class Fetch:
         self._tell, self._changed = tell, changed
         self._seen: Preparation | None = None
         self._moved = 0.0
+        self._most: dict[str, int] = {}
+        """By step, how far it ever was: only what goes beyond that is progress. Each try says anew what is there already, and
+        hashes anew what may be stale."""
+        self._came = 0
+        """How often there was progress."""
         self._trouble: QueenrightError | None = None
         self._reason = ""
 
@@ -46,6 +51,7 @@ class Fetch:
             await self._fetch(spec, kind)
         finally:
             told, self._seen, self._trouble, self._reason = self._reason, None, None, ""
+            self._most.clear()
         if told:
             self._tell(Event.FETCHED, "")
 
@@ -72,14 +78,14 @@ class Fetch:
     async def _fetch(self, spec: GroupSpec, kind: Preparing) -> None:
         failures = 0
         while True:
-            before = self._moved
+            before = self._came
             try:
                 await kind.prepare(spec, self._hear)
                 return
             except (ConfigError, WrongPayloadError):
                 raise
             except QueenrightError as error:
-                failures = 1 if self._moved > before else failures + 1
+                failures = 1 if self._came > before else failures + 1
                 self._trouble = error
                 self._say(
                     f"{error.what}; it is tried again by itself" + (f": {error.next_step}" if error.next_step else "")
@@ -88,11 +94,14 @@ class Fetch:
 
     def _hear(self, now: Preparation) -> None:
         was, self._seen = self._seen, now
-        is_another = was is None or was.what != now.what
-        if is_another or now.done != (was.done if was else 0):
+        if was is None or (was.what, was.done) != (now.what, now.done):
             self._moved = time.time()
+        is_progress = now.done > self._most.get(now.what, 0)
+        if is_progress:
+            self._most[now.what] = now.done
+            self._came += 1
         # While it is tried again nothing is said anew before a byte has come: a source that is away for a night is one line.
-        if self._trouble is None or (not is_another and was is not None and now.done > was.done):
+        if self._trouble is None or is_progress:
             self._trouble = None
             self._say(now.what)
         self._changed()

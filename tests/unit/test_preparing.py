@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -126,6 +127,38 @@ async def test_what_does_not_come_is_tried_again_and_is_no_failure_of_the_engine
         assert not bench.ends
         assert bench.group.past.history.failures == 0
         assert heard <= 3  # said once, however often it is tried
+
+
+@jumping
+async def test_a_try_that_only_repeats_what_was_done_is_no_progress(
+    make: Callable[[Fetching], Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stale file is hashed at each try, and a fetch goes on where it was: neither brings a byte from a source that is
+    away. Nor does the wall clock say whether one came."""
+    wall = iter(range(10**9, 0, -1000))
+    monkeypatch.setattr("supervisor.preparing.time", SimpleNamespace(time=lambda: float(next(wall))))
+
+    class Repeating(Fetching):
+        comes = 0
+
+        async def prepare(self, spec: GroupSpec, report: Callable[[Preparation], None]) -> None:
+            self.prepared.append(trio.current_time())
+            for what, done in (("hashing", 0), ("hashing", 50), ("fetching", 0), ("fetching", 40 + self.comes)):
+                report(Preparation(what, done, 100))
+                await trio.lowlevel.checkpoint()
+            raise AWAY
+
+    kind = Repeating()
+    bench = make(kind)
+    async with bench.alive():
+        await bench.pass_time(600)
+        assert len(kind.prepared) < 40
+        pauses = [after - before for before, after in zip(kind.prepared, kind.prepared[1:], strict=False)]
+        assert 30 <= pauses[-1] <= 37.5
+        assert bench.group.reason.startswith(AWAY.what)
+        kind.comes, tries = 1, len(kind.prepared)  # one byte: it is tried again at once
+        await bench.pass_time(40)
+        assert len(kind.prepared) > tries + 3
 
 
 @jumping
