@@ -74,9 +74,9 @@ class Tree:
                 if row.state == "gone" and rows.get(row.group) is not row:
                     self.procs.forget(row.gen)
             for name, path in undoing.left(self.slot, known=self.procs.rows):
-                if name in self.groups and not (stopping or held or name in held_groups):
-                    self.groups[name].outside.append(path)  # before it starts: what is there may be in its way
-                else:
+                if name in self.groups:  # before it starts, now or once released: what is there may be in its way
+                    self.groups[name].outside.append(path)
+                if name not in self.groups or stopping or held or name in held_groups:
                     self._nursery.start_soon(undoing.finish, path, logfiles.complain)
             for name, group in self.groups.items():
                 if stopping:

@@ -309,7 +309,7 @@ def prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would leave the clock's control: threads run inline, monotonic time is trio's, and the port belongs
     to the generation that asks."""
 
-    async def inline(function: Callable[[], object], *arguments: object, limiter: object = None) -> object:
+    async def inline(function: Callable[[], object], *arguments: object, **_: object) -> object:
         await trio.lowlevel.checkpoint()
         return function(*arguments)
 

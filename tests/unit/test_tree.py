@@ -1,0 +1,56 @@
+"""The tree of groups by itself: what an earlier engine left to a group that does not start at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from supervisor import undoing
+from supervisor.contract import EngineSpec, State
+from supervisor.slot import Slot
+from supervisor.tree import Tree
+from tests.unit import group_bench
+from tests.unit.group_bench import SPEC, FakeKind, FakeWarden, jumping
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from supervisor.procs import Procs
+
+
+@jumping
+@pytest.mark.process
+async def test_a_group_that_was_held_waits_for_what_an_earlier_engine_left_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_bench.prepare(monkeypatch)
+    slot = Slot(tmp_path / "slot")
+    slot.prepare()
+    back = tmp_path / "the container engine is back"
+    left = slot.generation_undo("chat", "ab12")
+    left.write_text(undoing.text_of(["/usr/bin/test", "-e", str(back)], {}))
+    warden = FakeWarden()
+    tree = Tree(
+        EngineSpec((SPEC,)), slot, lambda _: FakeKind(), cast("Procs", warden),
+        tell=lambda *_: None, tell_end=lambda _: None, changed=trio.lowlevel.checkpoint,
+    )  # fmt: skip
+
+    def state() -> State:
+        return tree.groups["chat"].state
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: tree.run(held_groups={"chat": "held by ann"}))
+        await trio.sleep(60)
+        assert state() is State.HELD
+        tree.release_groups(["chat"])
+        await trio.sleep(60)
+        assert (state(), warden.spawned) == (State.STARTING, [])
+        assert "of an earlier engine" in tree.groups["chat"].reason
+        back.touch()
+        await trio.sleep(60)
+        await wait_all_tasks_blocked()
+        assert (state(), left.exists()) == (State.RUNNING, False)
+        nursery.cancel_scope.cancel()
