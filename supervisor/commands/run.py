@@ -36,6 +36,7 @@ class Run:
         """Check everything, then become the warden. Meanwhile its keeper imports what it needs."""
         from supervisor import standby
 
+        fill_standard_streams()
         keeper = standby.begin()
         try:
             from supervisor import resolving
@@ -53,6 +54,14 @@ class Run:
 
 
 COMMAND: Final = Run()
+
+
+def fill_standard_streams() -> None:
+    """Where whoever started us closed one of them, /dev/null takes its place: else a lock or a link would be given that
+    number, and get what the warden and its keeper say to people."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def become_warden(slot: Slot, spec: EngineSpec, keeper: Standby | None) -> NoReturn:

@@ -93,3 +93,27 @@ def test_one_that_a_warden_cannot_wake_ends(tmp_path: Path) -> None:
 
 def test_it_is_marked_as_a_keeper_is() -> None:
     assert standby.MARKER == warden.MARKER == contract.GENERATION_VARIABLE
+
+
+RUN = """
+import os, sys
+from supervisor.commands import run
+from supervisor import standby
+def seen(*_):
+    os.execv("/bin/ls", ["/bin/ls", "-l", "/proc/self/fd"])
+standby.begin = seen
+os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), 1)
+os.closerange(3, 20)
+os.close(0)
+os.close(2)
+run.COMMAND.run(None)
+"""
+
+
+def test_no_lock_and_no_link_takes_the_place_of_a_closed_standard_stream(tmp_path: Path) -> None:
+    """The warden and its keeper would speak to it: `queenright run <&- 2>&-`."""
+    with Child(RUN, tmp_path / "seen") as child:
+        child.end()
+    links = [line.split()[-3:] for line in (tmp_path / "seen").read_text().splitlines() if " -> " in line]
+    assert ["0", "->", "/dev/null"] in links
+    assert ["2", "->", "/dev/null"] in links
