@@ -32,6 +32,7 @@ class Fetch:
 
     def __init__(self, tell: Callable[[Event, str], None], changed: Callable[[], None]) -> None:
         self._tell, self._changed = tell, changed
+        self._is_under_way = False
         self._seen: Preparation | None = None
         self._moved = 0.0
         self._most: dict[str, int] = {}
@@ -47,9 +48,11 @@ class Fetch:
         WrongPayloadError for what cannot be had."""
         if not isinstance(kind, Preparing):
             return
+        self._is_under_way = True
         try:
             await self._fetch(spec, kind)
         finally:
+            self._is_under_way = False
             told, self._seen, self._trouble, self._reason = self._reason, None, None, ""
             self._most.clear()
         if told:
@@ -93,6 +96,8 @@ class Fetch:
             await trio.sleep(restart.pause(failures, random.random()))  # noqa: S311 - no secret: it spreads tries
 
     def _hear(self, now: Preparation) -> None:
+        if not self._is_under_way:
+            return  # what it has left running still speaks
         was, self._seen = self._seen, now
         if was is None or (was.what, was.done) != (now.what, now.done):
             self._moved = time.time()

@@ -265,6 +265,18 @@ async def test_a_hold_right_after_a_start_is_one_too(make: Callable[[Fetching], 
 
 
 @jumping
+async def test_what_a_kind_still_reports_after_its_end_is_not_heard(make: Callable[[Fetching], Bench]) -> None:
+    kind = Fetching(43)
+    bench = make(kind)
+    async with bench.alive():
+        late = kind.tell
+        await bench.tell(Event.STOP, "told to")
+        await bench.happen(late, Preparation("fetching chat.gguf", 44, 100))
+        assert bench.state() is State.DOWN
+        assert bench.group.describe()["fetching"] is None
+
+
+@jumping
 async def test_other_names_while_it_fetches_are_what_is_fetched(make: Callable[[Fetching], Bench]) -> None:
     """Whoever corrects them does so because the first ones do not come."""
     kind = Fetching(43)
