@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from supervisor import restart
-from supervisor.errors import ConfigError, QueenrightError, WrongPayloadError
+from supervisor.errors import ConfigError, PayloadError, QueenrightError, WrongPayloadError
 from supervisor.kinds import Preparing
 from supervisor.lifecycle import Event
 from supervisor.wording import progress
@@ -87,7 +87,8 @@ class Fetch:
                 return
             except (ConfigError, WrongPayloadError):
                 raise
-            except QueenrightError as error:
+            except (QueenrightError, OSError) as found:
+                error = found if isinstance(found, QueenrightError) else PayloadError(f"what it reads: {found}")
                 failures = 1 if self._came > before else failures + 1
                 self._trouble = error
                 self._say(

@@ -109,7 +109,7 @@ class CommandKind:
 
             from workers import container_mounts
 
-            await trio.to_thread.run_sync(container_mounts.make, spec)
+            await trio.to_thread.run_sync(container_mounts.make, spec, abandon_on_cancel=True)
 
     def looked_at(self, spec: GroupSpec) -> Iterator[Path]:
         """The program, and what is served where that is a file: then its path is absolute, whatever the configuration

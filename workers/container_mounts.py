@@ -47,13 +47,20 @@ def problems(argv: Sequence[str]) -> Iterator[str]:
 
 
 def make(spec: GroupSpec) -> None:
-    """Make those that are missing. Raises PayloadError for what is not there and cannot or must not be made."""
+    """Make those that are missing. Raises PayloadError for what is not there and cannot or must not be made. One that we may
+    not look at is left to the container engine, which may be allowed to."""
     from workers.payload import directories
 
     for source in sources(json.loads(spec.options["argv"])):
         path = Path(source)
-        if path.exists():
+        try:
+            if path.exists():
+                continue
+        except PermissionError:
             continue
+        except OSError as error:  # a dead network disk
+            what = f"the container is to see {path}, which cannot be looked at: {error.strerror or error}"
+            raise PayloadError(what, "see what holds it: a disk, or the network") from None
         if any(path.is_relative_to(folder) for folder in KERNELS):
             raise PayloadError(f"the container is to see {path}, and there is none", "check the device or the driver")
         if _FILE_LIKE.fullmatch(path.suffix):

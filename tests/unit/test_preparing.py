@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -159,6 +160,17 @@ async def test_a_try_that_only_repeats_what_was_done_is_no_progress(
         kind.comes, tries = 1, len(kind.prepared)  # one byte: it is tried again at once
         await bench.pass_time(40)
         assert len(kind.prepared) > tries + 3
+
+
+@jumping
+async def test_what_the_system_refuses_is_tried_again_and_ends_no_keeper(make: Callable[[Fetching], Bench]) -> None:
+    bench = make(Fetching(*[OSError(errno.EIO, "Input/output error", "/m")] * 4))
+    async with bench.alive():
+        await bench.pass_time(0.2)
+        assert bench.state() is State.FETCHING
+        assert bench.group.reason.startswith("what it reads: [Errno 5] Input/output error: '/m'; it is tried again")
+        await bench.pass_time(60)
+        assert bench.state() is State.RUNNING
 
 
 @jumping

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +188,45 @@ def test_a_name_of_the_configuration_stays_and_is_what_a_stop_command_gets(podma
     assert made.argv.count("--rm") == 1
     assert "queenright-web" not in " ".join(made.argv)
     assert '"stop", "mine"' in made.files[Path("/slot/web.ab12.json")]
+
+
+def test_what_we_may_not_look_at_is_the_container_engines_to_find(
+    podman: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker's is root's: it may see what its callers may not. What a dead disk says ends no keeper either."""
+    says: OSError = PermissionError(errno.EACCES, "Permission denied")
+
+    def refuse(_: Path) -> bool:
+        raise says
+
+    run = '"./podman", "run", "--rm"'
+    end = '"-p", "{port}:80", "image"]\nhealth = "/"'
+    spec = spec_of(podman.parent, f'argv = [{run}, "-v", "/root/models:/models", {end}')
+    monkeypatch.setattr(Path, "exists", refuse)
+    trio.run(command.KIND.prepare, spec, print)
+    says = OSError(errno.ESTALE, "Stale file handle")
+    with pytest.raises(PayloadError, match="/root/models, which cannot be looked at: Stale file handle"):
+        trio.run(command.KIND.prepare, spec, print)
+
+
+def test_a_stop_waits_for_no_disk_that_hangs(program: Path) -> None:
+    """A pipe that nobody writes to is one, for who reads the manifest."""
+    manifest = program.parent / "hangs"
+    os.mkfifo(manifest)
+    spec = evolve(spec_of(program.parent, 'argv = ["./serve", "{port}"]'), payload=("a",), manifest=str(manifest))
+
+    async def look() -> bool:
+        with trio.move_on_after(0.2) as scope:
+            await command.KIND.prepare(spec, print)
+        return scope.cancelled_caught
+
+    release = threading.Timer(5.0, lambda: os.close(os.open(manifest, os.O_WRONLY)))
+    release.start()
+    began = time.monotonic()
+    assert trio.run(look)
+    assert time.monotonic() - began < 4
+    release.cancel()
+    os.close(os.open(manifest, os.O_WRONLY))
 
 
 def test_what_a_container_is_to_see_is_made_before_it_starts(podman: Path) -> None:

@@ -32,7 +32,7 @@ class _StoppedError(Exception):
 
 async def prepare(spec: GroupSpec, report: Callable[[Preparation], None]) -> None:
     """See supervisor.kinds.Preparing."""
-    todo = await trio.to_thread.run_sync(_todo, spec)
+    todo = await trio.to_thread.run_sync(_todo, spec, abandon_on_cancel=True)  # a disk may hang, and a stop not
     if not todo:
         return
     if _turns.available_tokens == 0:
