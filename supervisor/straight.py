@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import httpcore
 
@@ -131,33 +131,45 @@ class _Rest:
             raise httpcore.RemoteProtocolError(str(error)) from error
 
 
+class _Connection(Protocol):
+    def fileno(self) -> int:
+        """-1 once it is closed."""
+
+
 class Straight(_Rest):
     """For trio."""
 
-    def __init__(self, descriptor: int, chunks: Chunks, first: bytes, silence_s: float | None) -> None:
+    def __init__(self, connection: _Connection, chunks: Chunks, first: bytes, silence_s: float | None) -> None:
         import trio  # here alone: whoever uses threads does without
 
         super().__init__(chunks, first)
-        self._descriptor = descriptor
+        self._connection = connection
         self._silence_s = float("inf") if silence_s is None else silence_s
         self._wait_at_most, self._wait_readable = trio.move_on_after, trio.lowlevel.wait_readable
+        self._closed = trio.ClosedResourceError
 
     async def piece(self) -> bytes | None:
-        """See _Rest."""
+        """See _Rest. Its descriptor is asked for at each step: whoever closes the transport closes the connection under us,
+        and the number is then somebody else's."""
         while (found := self._known()) == b"":
-            with self._wait_at_most(self._silence_s) as scope:
-                await self._wait_readable(self._descriptor)
-            if scope.cancelled_caught:
-                raise httpcore.ReadTimeout
             try:
-                data = os.read(self._descriptor, _MOST)
+                with self._wait_at_most(self._silence_s) as scope:
+                    await self._wait_readable(self._open())
+                if scope.cancelled_caught:
+                    raise httpcore.ReadTimeout
+                data = os.read(self._open(), _MOST)
             except BlockingIOError:
                 continue
-            except OSError as error:
+            except (OSError, self._closed) as error:
                 raise httpcore.ReadError(str(error)) from error
             if found := self._came(data):
                 break
         return found
+
+    def _open(self) -> int:
+        if (descriptor := self._connection.fileno()) < 0:
+            raise httpcore.ReadError("the connection was closed here")
+        return descriptor
 
 
 class BlockingStraight(_Rest):
@@ -197,7 +209,10 @@ def rest_of(network: Any, headers: Iterable[tuple[bytes, bytes]], delivered: int
     if not separator or not head.startswith(b"HTTP/1.1 2"):
         return None
     chunks = Chunks()
-    first = chunks.feed(rest)[delivered:]
+    try:
+        first = chunks.feed(rest)[delivered:]
+    except ValueError:  # h11 takes more for a line's end than we do, and goes on
+        return None
     if not chunks.is_between:
         return None
     network.came = None

@@ -154,7 +154,7 @@ class TrioUpstream(Upstream):
             self._count += 1
             self._size += len(piece)
             if self._count >= self._look_at and (rest := self._rest()) is not None:
-                self._straight = Straight(self._network.get_extra_info("socket").fileno(), *rest, self._silence_s)
+                self._straight = Straight(self._network.get_extra_info("socket"), *rest, self._silence_s)
         return piece
 
     async def aclose(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from supervisor.stepping import step
-from supervisor.transport import AsyncHoldingTransport
+from supervisor.transport import AnswerInterrupted, AsyncHoldingTransport
 from tests.client.asking import ANSWER, CHAT, DELTA
 from tests.client.scripted import PATIENCE, FakeDirectory, ScriptedServer, Talk, closed_port, endpoint_at
 
@@ -122,6 +122,36 @@ async def test_closing_the_client_ends_what_it_holds() -> None:
                 await asked.wait()
             await transport.aclose()
         assert answers == [503]
+
+
+@pytest.mark.parametrize("pieces", [1, 20])
+async def test_a_stream_whose_client_is_closed_meanwhile_is_interrupted(pieces: int) -> None:
+    """Also a long one, which is read by hand by then."""
+
+    def going_on(talk: Talk) -> None:
+        talk.start_chunks()
+        for _ in range(pieces):
+            talk.chunk(DELTA)
+        talk.wait_for_hangup()
+
+    with ScriptedServer(going_on) as server:
+        transport = AsyncHoldingTransport(FakeDirectory(server.endpoint()), [server.endpoint()])
+        request = httpx.Request("POST", server.url + CHAT, content=b"{}")
+        answer = await transport.handle_async_request(request)
+        came = 0
+
+        async def read(nursery: trio.Nursery) -> None:
+            nonlocal came
+            async for piece in answer.aiter_raw():
+                came += len(piece)
+                if came == pieces * len(DELTA):
+                    nursery.start_soon(transport.aclose)
+
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                with pytest.raises(AnswerInterrupted):
+                    await read(nursery)
+        assert came == pieces * len(DELTA)
 
 
 async def test_what_must_not_wait_says_so_when_it_does() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import socket
 from typing import TYPE_CHECKING
 
 import httpcore
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,7 +91,7 @@ def test_each_way_to_lose_it_is_what_httpcore_calls_it(
         chunks.feed(framed(b"before"))
 
         async def read() -> None:
-            rest = Straight(ours.fileno(), chunks, b"first", 0.2)
+            rest = Straight(ours, chunks, b"first", 0.2)
             assert await rest.piece() == b"first"
             other.sendall(framed(b"second"))
             assert await rest.piece() == b"second"
@@ -125,12 +128,41 @@ def test_each_way_to_lose_it_is_what_httpcore_calls_it_for_threads(
             rest.piece()
 
 
+def test_a_connection_that_is_closed_under_it_is_lost_and_its_number_is_nobodys() -> None:
+    """The transport is closed by another task: while it waits, or between two pieces; the number is then given away again."""
+
+    async def lost(rest: Straight) -> None:
+        with pytest.raises(httpcore.ReadError):
+            await rest.piece()
+
+    async def read(*, is_waiting: bool) -> None:
+        ours, other = connected()
+        strangers, another = socket.socketpair()
+        number = ours.fileno()
+        connection = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        rest = Straight(connection.socket, Chunks(), b"", 5.0)
+        async with trio.open_nursery() as nursery:
+            if is_waiting:
+                nursery.start_soon(lost, rest)
+                await trio.testing.wait_all_tasks_blocked()
+            await connection.aclose()
+        with other, strangers, another:
+            os.dup2(strangers.fileno(), number)
+            another.sendall(framed(b"of somebody else"))
+            await lost(rest)
+            assert os.read(number, 99) == framed(b"of somebody else")
+            os.close(number)
+
+    for is_waiting in (True, False):
+        trio.run(functools.partial(read, is_waiting=is_waiting))
+
+
 def test_it_ends_clean_and_keeps_nobody_from_being_cancelled() -> None:
     ours, other = connected()
     with ours, other:
 
         async def read() -> None:
-            rest = Straight(ours.fileno(), Chunks(), b"", None)
+            rest = Straight(ours, Chunks(), b"", None)
             with trio.move_on_after(0.05) as scope:
                 await rest.piece()
             assert scope.cancelled_caught
@@ -168,6 +200,7 @@ class Reading(httpcore.AsyncNetworkStream):
         pytest.param(HEAD + framed(b"ab", b"cd") + END, CHUNKED, 2, None, id="all of it is here"),
         pytest.param(HEAD + framed(b"ab"), [(b"Content-Length", b"7")], 2, None, id="not chunked"),
         pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD, CHUNKED, 0, None, id="something before the answer"),
+        pytest.param(HEAD.replace(b"\r\n", b"\n") + framed(b"a\r\n\r\nzz"), CHUNKED, 7, None, id="lines end otherwise"),
         pytest.param(b"x" * 70000, CHUNKED, 0, None, id="more than is kept"),
     ],
 )
