@@ -156,7 +156,11 @@ class Directory:
                 )
             if facts["state"] in (State.RUNNING, State.DEGRADED) and facts["generation"] != unlike:
                 self._known[group], self._seen[group] = self._endpoint(facts), stamp
-                self._leaders[facts["proxy"]["port"]] = identity.of(facts["proxy"]["pid"])
+                # The warden's start shows whether the keeper's pids mean the same here: elsewhere (another pid namespace)
+                # its leader's number is a stranger's, whose end says nothing.
+                warden, proxy = snapshot["warden"], facts["proxy"]
+                is_known = identity.start_ticks(warden["pid"]) == warden["ticks"]
+                self._leaders[proxy["port"]] = identity.of(proxy["pid"]) if is_known else None
                 return self._known[group]
 
     async def _find_group(self, world: _World, role: str, deadline: float) -> str:

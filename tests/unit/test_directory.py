@@ -1,0 +1,95 @@
+"""For whom the directory vouches: who served on a port, as far as pids mean the same to it as to the keeper."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from supervisor import control, identity
+from supervisor.contract import EngineSpec
+from supervisor.directory import Directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from supervisor.tenure import Tenure
+
+PORT = 21001
+
+
+class Place:
+    """As much of a tenure, and of its slot, as a directory asks for."""
+
+    attempts = 0
+
+    def __init__(self, path: Path) -> None:
+        self.slot, self.path = self, path
+
+    def group_record(self, group: str) -> Path:
+        return self.path / f"{group}.json"
+
+    def group_key(self, group: str) -> Path:
+        return self.path / "key"
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """Something with a pid."""
+    with subprocess.Popen(["/bin/sleep", "60"]) as running:
+        yield running
+        running.kill()
+
+
+def heard(path: Path, monkeypatch: pytest.MonkeyPatch, *, leader: int, warden_ticks: int) -> Directory:
+    """A directory whose keeper said that this process leads; its warden has the number of `leader`, too."""
+    server = {"role": "chat", "model": "m"}
+    proxy = {"pid": leader, "port": PORT}
+    group: dict[str, Any] = {
+        "name": "a",
+        "state": "running",
+        "generation": "g1",
+        "url": f"http://127.0.0.1:{PORT}",
+        "reason": "",
+    }
+    group |= {"proxy": proxy, "servers": [server]}
+
+    def ask(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"groups": [group], "warden": {"pid": leader, "ticks": warden_ticks}}
+
+    monkeypatch.setattr(control, "ask", ask)
+    (path / "key").write_text("secret")
+    directory = Directory(cast("Tenure", Place(path)), EngineSpec(()))
+    assert directory.wait("a", unlike=None, deadline=time.monotonic() + 10).generation == "g1"
+    return directory
+
+
+@pytest.mark.process
+def test_a_leader_that_is_dead_is_not_vouched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: subprocess.Popen[bytes]
+) -> None:
+    ticks = identity.start_ticks(process.pid)
+    assert ticks is not None
+    directory = heard(tmp_path, monkeypatch, leader=process.pid, warden_ticks=ticks)
+    assert directory.vouches(PORT)
+    process.kill()
+    process.wait()
+    assert not directory.vouches(PORT)
+    assert directory.vouches(PORT + 1)
+
+
+@pytest.mark.process
+def test_the_end_of_a_process_with_the_leaders_number_in_another_namespace_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: subprocess.Popen[bytes]
+) -> None:
+    """To a member in a container the keeper's numbers are strangers', or nobody's; its requests went nowhere once one of
+    these ended."""
+    ticks = identity.start_ticks(process.pid)
+    assert ticks is not None
+    directory = heard(tmp_path, monkeypatch, leader=process.pid, warden_ticks=ticks + 1)
+    process.kill()
+    process.wait()
+    assert directory.vouches(PORT)
