@@ -42,7 +42,13 @@ class Unit:
 
     def __init__(self, name: str) -> None:
         self.name, self.invocation = name, ""
+        self._manager = ""
+        """Whose it is, once it was seen there."""
         self._asked = -UNIT_LOOK
+
+    def forget(self) -> None:
+        """The next one that is seen may be another's, or started anew."""
+        self.invocation = self._manager = ""
 
     def trouble(self, *, often: bool) -> str:
         """Why it is not up, "" where it is, or where that cannot be told. Not `often`: at most every UNIT_LOOK."""
@@ -50,9 +56,7 @@ class Unit:
         if not self.name or (not often and now - self._asked < UNIT_LOOK):
             return ""
         self._asked = now
-        found = self._show("--user") or {}
-        if found.get("LoadState", "not-found") == "not-found":
-            found = self._show("--system") or found
+        found = self._look()
         if not found:
             return ""
         if found.get("LoadState") == "not-found":
@@ -64,6 +68,17 @@ class Unit:
         if was and self.invocation not in ("", was):
             return f"{self.name} was started anew (pid {found.get('MainPID')})"
         return ""
+
+    def _look(self) -> dict[str, str] | None:
+        """None where it cannot be told: whose it is may be silent for now, and what the other says of it means nothing."""
+        if self._manager:
+            return self._show(self._manager)
+        for manager in ("--user", "--system"):
+            found = self._show(manager)
+            if found is not None and found.get("LoadState") != "not-found":
+                self._manager = manager
+                return found
+        return found
 
     def _show(self, manager: str) -> dict[str, str] | None:
         words = ["systemctl", manager, "show", "--property", ",".join(PROPERTIES), "--", self.name]
@@ -116,7 +131,7 @@ def wait_up(watch: Watch, url: str) -> None:
     """Until it is well."""
     said = ""
     while True:
-        watch.unit.invocation = ""
+        watch.unit.forget()
         watch.state = watch.unit.trouble(often=True) or watch.look()[1]
         if not watch.state:
             say(f"{url} answers")

@@ -110,3 +110,23 @@ def test_what_systemd_does_not_say_counts_for_nothing(systemd: Path, monkeypatch
     monkeypatch.setenv("PATH", "/nowhere")
     assert Unit("vllm.service").trouble(often=True) == ""
     assert Unit("").trouble(often=True) == ""
+
+
+@pytest.mark.process
+def test_a_manager_that_is_silent_is_not_spoken_for_by_the_other(systemd: Path) -> None:
+    """systemd that is executed anew does not answer for a second: the server is no less there."""
+    unit = Unit("vllm.service")
+    says(systemd, "active")
+    assert unit.trouble(often=True) == ""
+    (systemd / "--system").rename(systemd / "kept")  # cat fails: so does systemctl
+    assert unit.trouble(often=True) == ""
+    (systemd / "kept").rename(systemd / "--system")
+    says(systemd, "failed", "failed")
+    assert unit.trouble(often=True) == "vllm.service is failed (failed)"
+    unit.forget()
+    (systemd / "--system").rename(systemd / "--user")
+    says(systemd, "active")
+    assert unit.trouble(often=True) == "vllm.service is failed (failed)"
+    (systemd / "--user").unlink()
+    (systemd / "--system").write_text("LoadState=not-found\n")
+    assert unit.trouble(often=True) == ""
