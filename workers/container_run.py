@@ -27,13 +27,15 @@ FLAGS: Final = frozenset(
         "--read-only",
         "-i",
         "-t",
-        "-it",
         "--interactive",
         "--tty",
         "-P",
         "--publish-all",
     }
     | {"--no-healthcheck", "-q", "--quiet", "--oom-kill-disable"}
+    | {"--disable-content-trust", "--use-api-socket"}  # docker's
+    | {"--env-host", "--http-proxy", "--no-hostname", "--no-hosts", "--passwd", "--read-only-tmpfs"}  # podman's
+    | {"--replace", "--rmi", "--rootfs", "--tls-verify", "--unsetenv-all"}
 )
 """Options of `run` that take no value, so that the word after one may be the image."""
 REFUSED: Final = {
@@ -90,25 +92,29 @@ def options(argv: Sequence[str]) -> Iterator[str]:
 
 
 def pairs(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The options before the image with their values, "" for those that take none."""
+    """The options before the image with their values, "" for those that take none. Of one letter there may be several in a
+    word, and the last one's value may follow at once: `-dit`, `-p8080:80`."""
     words = iter(argv[2:])
     for word in words:
-        if not word.startswith("-"):
+        if word == "--" or not word.startswith("-"):
             return
-        name, equals, value = word.partition("=")
-        takes = not equals and name not in FLAGS and name not in REFUSED
-        yield name, next(words, "") if takes else value
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            takes = not equals and name not in FLAGS and name not in REFUSED
+            yield name, next(words, "") if takes else value
+            continue
+        for at, letter in enumerate(word[1:], 2):
+            if (name := f"-{letter}") not in FLAGS and name not in REFUSED:
+                yield name, word[at:].removeprefix("=") or next(words, "")
+                break
+            yield name, ""
 
 
 def name_of(argv: Sequence[str], slot: Path, group: str) -> str:
     """What the container is called: as the configuration says, else the same over generations."""
-    for index, word in enumerate(argv):
-        if word == "--name" and index + 1 < len(argv):
-            return argv[index + 1]
-        if word.startswith("--name="):
-            return word.partition("=")[2]
-        if index > 1 and not word.startswith("-") and argv[index - 1] in FLAGS:
-            break
+    given = next((value for name, value in pairs(argv) if name == "--name"), "")
+    if given:
+        return given
     return f"queenright-{group}-{hashlib.sha256(str(slot).encode()).hexdigest()[:8]}"
 
 

@@ -16,7 +16,7 @@ from attrs import evolve
 from supervisor import config, resolving
 from supervisor.errors import ConfigError, EngineBinaryError, PayloadError
 from supervisor.kinds import PROXY, Answer, Birth, ServerState
-from workers import command
+from workers import command, container_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,6 +251,24 @@ def test_what_a_container_is_to_see_is_made_before_it_starts(podman: Path) -> No
     for relative in ("./models", "~/models", f"{home}/../models"):
         with pytest.raises(ConfigError, match="expected an absolute path"):
             spec_of(home, f'argv = [{run}, "--volume={relative}:/x", {end}')
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("-it image -v /x:/y", ["-i", "-t"]),
+        ("-ti -p8080:80 -v /a:/b image", ["-t", "-i", "-p=8080:80", "-v=/a:/b"]),
+        ("-dit image", ["-d", "-i", "-t"]),
+        ("-v/a:/b -iv /c:/d -e=X=1 image", ["-v=/a:/b", "-i", "-v=/c:/d", "-e=X=1"]),
+        ("--no-hosts --tls-verify=false image --name x -v ./x:/y", ["--no-hosts", "--tls-verify=false"]),
+        ("--gpus all --mount=type=bind,src=/a -- image -d", ["--gpus=all", "--mount=type=bind,src=/a"]),
+    ],
+)
+def test_the_options_before_the_image_are_read_as_podman_and_docker_read_them(words: str, found: list[str]) -> None:
+    pairs = list(container_run.pairs(["podman", "run", *words.split()]))
+    assert [f"{name}={value}" if value else name for name, value in pairs] == found
+    name = container_run.name_of(["podman", "run", *words.split()], Path("/slot"), "web")
+    assert name.startswith("queenright-web-")
 
 
 @pytest.mark.parametrize(
