@@ -56,7 +56,9 @@ def make(spec: GroupSpec) -> None:
         try:
             if path.exists():
                 continue
-        except PermissionError:
+        except (
+            PermissionError
+        ):  # not for us to look into, and the container engine may run as root: it says what it misses
             continue
         except OSError as error:  # a dead network disk
             what = f"the container is to see {path}, which cannot be looked at: {error.strerror or error}"

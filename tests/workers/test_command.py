@@ -248,6 +248,8 @@ def test_what_a_container_is_to_see_is_made_before_it_starts(podman: Path) -> No
         with pytest.raises(PayloadError, match=says):
             trio.run(command.KIND.prepare, spec, print)
         assert not Path(missing).exists()
+    spec = spec_of(home, f'argv = [{run}, "-v", "{home}/{"x" * 300}/models:/x", {end}')
+    trio.run(command.KIND.prepare, spec, print)  # what may not be looked into is the container engine's to find
     for relative in ("./models", "~/models", f"{home}/../models"):
         with pytest.raises(ConfigError, match="expected an absolute path"):
             spec_of(home, f'argv = [{run}, "--volume={relative}:/x", {end}')
