@@ -116,6 +116,8 @@ def test_a_manifest_that_is_wrong_says_where(tmp_path: Path, text: str, said: st
 
 def test_no_key_of_a_signed_address_is_shown() -> None:
     assert str(Source("http", "https://me:secret@host/a.gguf?sig=secret")) == "https://host/a.gguf"
+    assert str(Source("http", "https://me:sec@ret@host/a@b.gguf?sig=se@cret")) == "https://host/a@b.gguf"
+    assert str(Source("http", "https://host?sig=sec@ret")) == "https://host"
 
 
 # --- verify

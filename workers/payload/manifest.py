@@ -38,7 +38,7 @@ class Source:
         """For people: a URL without its query and without a password, since either may be secret."""
         if self.kind == "wheel":
             return f"{self.place} in {self.name}=={self.version}"
-        return re.sub(r"//[^/@]*@", "//", self.place).partition("?")[0] if self.kind == "http" else self.place
+        return re.sub(r"//[^/?#]*@", "//", self.place).partition("?")[0] if self.kind == "http" else self.place
 
 
 @frozen

@@ -110,4 +110,4 @@ def _begin(answer: httpx.Response, part: Part, have: int, size: int) -> int:
 
 def _plain(url: str) -> str:
     """Without a password and without a query: signed addresses carry a key in it."""
-    return re.sub(r"//[^/@]*@", "//", url).partition("?")[0]
+    return re.sub(r"//[^/?#]*@", "//", url).partition("?")[0]
