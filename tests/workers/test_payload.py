@@ -211,6 +211,22 @@ def test_a_part_of_another_file_cannot_become_the_file(tmp_path: Path, server: P
     assert server.asked == ["bytes=3000-", ""]
 
 
+def test_halves_of_two_files_that_were_joined_after_a_cut_are_fetched_anew(
+    tmp_path: Path, server: PayloadServer
+) -> None:
+    """The right one was put there during the fetch, and nothing told the two apart (RFC 9110, 13.1.5)."""
+    server.etag, server.content = 'W/"weak"', b"x" * len(CONTENT)
+    server.cuts, server.cut_after = 1, 1000
+
+    class Renewing(Silent):
+        def at(self, done: int) -> None:
+            server.content = CONTENT
+
+    fetching.fetch(item := item_of(tmp_path / "a", server.url), progress=Renewing())
+    assert item.path.read_bytes() == CONTENT
+    assert server.asked == ["", "bytes=1000-", ""]
+
+
 def test_a_server_without_ranges(tmp_path: Path, server: PayloadServer, place: Path) -> None:
     server.ranges = False
     server.cuts, server.cut_after = 1, 1000

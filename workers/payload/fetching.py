@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import define
 
 from supervisor.errors import DiskFullError, PayloadError, WrongPayloadError
 from workers.cache import install, make_directory, write_whole
@@ -36,11 +36,13 @@ SPARE: Final = 16 << 20
 """Bytes that must be left free beside the file: for the part's own record, and the logs of whoever else writes there."""
 
 
-@frozen
+@define
 class Part:
-    """A fetch in progress: `path` its bytes so far, `tag` what the server called the file they are of (a strong ETag)."""
+    """A fetch in progress: `path` its bytes so far, `tag` what the server called the file they are of (a strong ETag).
+    `is_joined`: they are of more than one answer, which only a hash of the whole can tell to be of one file."""
 
     path: Path
+    is_joined: bool = False
 
     @property
     def tag_path(self) -> Path:
@@ -89,13 +91,13 @@ def fetch(item: Item, *, progress: Progress, anew: bool = False) -> str:
                 raise WrongPayloadError(what, "add `source` to it")
             part = part_of(item)
             _refuse_full_disk(item, part)
-            resumed = part.length > 0
+            part.is_joined = part.length > 0
             try:
                 return _fetch_once(item, item.source, part, progress)
             except PayloadError:
-                if not resumed or part.path.exists():  # it is dropped where the whole was not what was named
+                if not part.is_joined or part.path.exists():  # it is dropped where the whole was not what was named
                     raise
-                progress.note(f"{item.path.name}: what an earlier fetch left is of another file; fetching it anew")
+                progress.note(f"{item.path.name}: what came earlier is of another file; fetching it anew")
             return _fetch_once(item, item.source, part, progress)
 
 

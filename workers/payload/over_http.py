@@ -93,6 +93,7 @@ def _begin(answer: httpx.Response, part: Part, have: int, size: int) -> int:
             part.drop()
             raise _CutError("the server sent another range than was asked for")
         whole = int(found[3]) if found[3] != "*" else -1
+        part.is_joined = True
     else:
         part.drop()  # it has no ranges, or its file is another one by now
         have = 0
