@@ -6,6 +6,7 @@ So it is made here, as ours, which in a rootless container is its root's.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path, PurePosixPath
@@ -46,6 +47,11 @@ def problems(argv: Sequence[str]) -> Iterator[str]:
             yield f"options.argv: {source}: expected an absolute path without .. for a bind mount: no shell reads it"
 
 
+LEFT_ALONE: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
+"""Not for us to look into, and the container engine may run as root: it says what it misses. Any other trouble is that of a
+disk (a dead network share), and is told before a start."""
+
+
 def make(spec: GroupSpec) -> None:
     """Make those that are missing. Raises PayloadError for what is not there and cannot or must not be made. One that we may
     not look at is left to the container engine, which may be allowed to."""
@@ -56,11 +62,9 @@ def make(spec: GroupSpec) -> None:
         try:
             if path.exists():
                 continue
-        except (
-            PermissionError
-        ):  # not for us to look into, and the container engine may run as root: it says what it misses
-            continue
-        except OSError as error:  # a dead network disk
+        except OSError as error:
+            if error.errno in LEFT_ALONE:
+                continue
             what = f"the container is to see {path}, which cannot be looked at: {error.strerror or error}"
             raise PayloadError(what, "see what holds it: a disk, or the network") from None
         if any(path.is_relative_to(folder) for folder in KERNELS):
