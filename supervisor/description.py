@@ -48,7 +48,7 @@ def describe(group: View) -> dict[str, Any]:
     nurse, past = group.nurse, group.past
     life = nurse.life if nurse else None
     prober = nurse.prober if nurse and group.state in UP else None
-    proxy = {"pid": life.pid, "port": life.port, "health": prober and prober.describe(PROXY)} if life else None
+    proxy = _proxy(life, prober) if life else None
     return {
         "name": group.spec.name,
         "state": group.state.value,
@@ -67,6 +67,11 @@ def describe(group: View) -> dict[str, Any]:
         "unwritten": group.unwritten or None,
         "log_tail": group.log_tail if group.state is State.FAILED else [],
     }
+
+
+def _proxy(life: Life, prober: Prober | None) -> dict[str, Any]:
+    ticks = life.leader.ticks if life.leader else None
+    return {"pid": life.pid, "ticks": ticks, "port": life.port, "health": prober and prober.describe(PROXY)}
 
 
 def _reason(group: View, life: Life | None) -> str:

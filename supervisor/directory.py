@@ -17,13 +17,12 @@ from supervisor import budgets, control, holding, identity, locks
 from supervisor.contract import Endpoint, EngineSpec, LaunchSpec, State
 from supervisor.control import ControlError
 from supervisor.errors import EngineStartError, FailedForGoodError, UsageError
-from supervisor.identity import Liveness
+from supervisor.identity import Identity, Liveness
 from supervisor.stepping import step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervisor.identity import Identity
     from supervisor.slot import Slot
     from supervisor.tenure import Tenure
 
@@ -160,7 +159,9 @@ class Directory:
                 # its leader's number is a stranger's, whose end says nothing.
                 warden, proxy = snapshot["warden"], facts["proxy"]
                 is_known = identity.start_ticks(warden["pid"]) == warden["ticks"]
-                self._leaders[proxy["port"]] = identity.of(proxy["pid"]) if is_known else None
+                # By the keeper's word, not by a look: it may be dead already, and the keeper not know it yet.
+                who = (identity.boot_id(), identity.pid_namespace(), proxy["pid"], proxy.get("ticks"))
+                self._leaders[proxy["port"]] = Identity(*who) if is_known and who[3] else None
                 return self._known[group]
 
     async def _find_group(self, world: _World, role: str, deadline: float) -> str:

@@ -44,10 +44,18 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
         running.kill()
 
 
-def heard(path: Path, monkeypatch: pytest.MonkeyPatch, *, leader: int, warden_ticks: int) -> Directory:
+def heard(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    leader: int,
+    warden_ticks: int,
+    ticks: int | None = None,
+    warden: int = 0,
+) -> Directory:
     """A directory whose keeper said that this process leads; its warden has the number of `leader`, too."""
     server = {"role": "chat", "model": "m"}
-    proxy = {"pid": leader, "port": PORT}
+    proxy = {"pid": leader, "ticks": identity.start_ticks(leader) if ticks is None else ticks, "port": PORT}
     group: dict[str, Any] = {
         "name": "a",
         "state": "running",
@@ -58,7 +66,7 @@ def heard(path: Path, monkeypatch: pytest.MonkeyPatch, *, leader: int, warden_ti
     group |= {"proxy": proxy, "servers": [server]}
 
     def ask(*_: Any, **__: Any) -> dict[str, Any]:
-        return {"groups": [group], "warden": {"pid": leader, "ticks": warden_ticks}}
+        return {"groups": [group], "warden": {"pid": warden or leader, "ticks": warden_ticks}}
 
     monkeypatch.setattr(control, "ask", ask)
     (path / "key").write_text("secret")
@@ -93,3 +101,15 @@ def test_the_end_of_a_process_with_the_leaders_number_in_another_namespace_says_
     process.kill()
     process.wait()
     assert directory.vouches(PORT)
+
+
+@pytest.mark.process
+def test_a_leader_that_was_dead_when_the_keeper_told_of_it_is_not_vouched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: subprocess.Popen[bytes]
+) -> None:
+    """It is reaped, and its keeper has not heard of that yet: whoever has its port by now would be told the key."""
+    ticks, own = identity.start_ticks(process.pid), identity.own()
+    process.kill()
+    process.wait()
+    directory = heard(tmp_path, monkeypatch, leader=process.pid, ticks=ticks, warden=own.pid, warden_ticks=own.ticks)
+    assert not directory.vouches(PORT)
