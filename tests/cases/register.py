@@ -735,6 +735,12 @@ PLANNED: dict[str, Case] = {
         "experts that memory does not hold are refused with their bytes, what is free, and what would fit",
         "workers/planner/decide::llama_cpp_20490_experts_that_system_memory_does_not_hold_are_refused_with_numbers",
     ),
+    "ggml-org/llama.cpp#23446": held(
+        "a server that leaks turns a soak red by its slope, and one that does not is green",
+        "engine/soak_controls::a_leak_turns_the_run_red",
+        "chaos/soak_invariants::a_short_run_is_not_judged_by_its_slope_and_one_that_was_not_measured_is_unknown",
+        "engine/soak::rounds_with_kills_are_green_and_leave_nothing",
+    ),
     "ollama/ollama#11772": held(
         "experts beside a card are memory that its driver may lock: a line of their own, held against the limit",
         "workers/planner/decide::ollama_11772_experts_in_system_memory_are_a_line_of_their_own",
