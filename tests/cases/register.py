@@ -824,7 +824,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "F idle time and queues": (12, LIFETIME),
     "G client connections and streams": (6, CLIENTS),
     "H memory, as it lives": (10, LIVE_MEMORY),
-    "H, I and M memory, as it is planned": (15, PLANNED),
+    "H, I and M memory, as it is planned": (16, PLANNED),
     "I shared KV pools": (2, POOLS),
     "J devices": (7, DEVICES),
     "K service managers": (9, UNITS),
