@@ -1,11 +1,14 @@
 """The least that passes a request on: Hypercorn's trio worker, httpx, and nothing of ours. `bench gateway` measures beside it.
 
-`python -m chaos.bare_gateway PORT URL KEY` listens on 127.0.0.1:PORT until it is killed, and sends each POST on to URL.
+`python -m chaos.bare_gateway PORT URL KEY` listens on 127.0.0.1:PORT until its standard input ends, which it does with whoever
+started it, and sends each request on to URL.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -44,5 +47,11 @@ async def main(port: int, url: str, key: str) -> None:
         await serve(app, config)  # type: ignore[arg-type]  # its types know a scope of each protocol
 
 
+def _until_end() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_until_end, daemon=True).start()
     trio.run(main, int(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -226,7 +226,7 @@ def _bare(direct: Target) -> Iterator[tuple[Target, int]]:
     """The least that passes a request on (`chaos.bare_gateway`), and its pid."""
     port = ports.choose(None, set())
     words = [sys.executable, "-m", "chaos.bare_gateway", str(port), f"http://{direct.host}:{direct.port}", direct.key]
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL) as process:
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
         try:
             yield answering(port, "the bare pass-through"), process.pid
         finally:

@@ -333,6 +333,7 @@ def test_the_gateways_cells_have_their_figures_and_nothing_is_left(home: Path, k
     found = [(figure["cell"], figure["unit"]) for figure in json.loads(out)["figures"]]
     assert found == [
         ("streams", "%"),
+        ("streams", "x"),
         ("streams", "ms"),
         ("streams", "ms"),
         ("saturation", "tokens/s"),
