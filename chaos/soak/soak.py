@@ -152,6 +152,8 @@ class Soak:
             RECOVERY_LIMIT,
         )
         answered = time.monotonic()
+        if hit and "warden" in hit.touched:  # its gateway's socket went with it: there is one again once it answers
+            self.kills[-1] = self.kills[-1]._replace(until=answered)
         recovery = answered - began if hit else None
         ended = self.load.ended()
         seen = self._plant(self._look(number, ended))
