@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import h11
@@ -56,7 +57,8 @@ class Connection(TCPServer):
         await self.idle_task.stop()
 
     async def protocol_send(self, event: Event) -> None:
-        if isinstance(event, RawData) and not self.send_lock.locked():
+        # Nothing is sent by who is cancelled: Hypercorn's last word for an application that was would be a 500 without a body.
+        if isinstance(event, RawData) and not self.send_lock.locked() and trio.current_effective_deadline() > -inf:
             left = event.data[self._taken_at_once(event.data) :]
             if not left:
                 return

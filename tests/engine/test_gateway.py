@@ -202,6 +202,22 @@ def test_a_caller_that_asks_for_the_end_of_the_connection_gets_it(shared: Gate, 
 
 
 @pytest.mark.long
+def test_who_waits_when_the_engine_is_stopped_gets_no_empty_500(own: Place) -> None:
+    """A 503 with a body, or the end of the connection: every answer that is none says why."""
+    served = gate(own, {"chat": (Launch("chat", knobs={"think": 60}),)})
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(served.chat, "never answered")
+        own.until(lambda: served.fake()["active"] == 1, within=PATIENCE, what="the server has it")
+        own.cli("stop")
+        try:
+            answer = asked.result(PATIENCE)
+        except httpx.TransportError:
+            return
+    assert answer.status_code == 503, answer.text
+    assert answer.json()["error"]["message"]
+
+
+@pytest.mark.long
 def test_a_caller_that_reads_slowly_misses_nothing(own: Place) -> None:
     """The kernel takes a part of what it has no room for; the rest must follow it, and no piece come in between."""
     count = 12_000
