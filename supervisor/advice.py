@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from supervisor.wording import WAY_OUT, amount, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 STUCK_LOAD: Final = 30.0
 """Seconds without a byte of a load after which that is said. # budget: a disk that spins up, or warming after the last
@@ -63,6 +63,19 @@ def troubles(snapshot: Mapping[str, Any], now: float) -> list[Trouble]:
     return sorted(found, key=lambda trouble: order.index(trouble.kind))
 
 
+def off_device(groups: Sequence[Mapping[str, Any]]) -> str:
+    """Which server was planned for a device and has nothing there, in words; "" where none is known to. It answers, some
+    twenty times slower, so nothing else would tell (ollama#5464): the engine is `degraded`, and those who come bind all
+    the same, for a slow engine is better than none, and a second one would find no device either."""
+    for group in groups:
+        for server in group["servers"]:
+            for line in (server.get("memory") or {}).get("compared", ()):
+                if line["verdict"] == "absent":
+                    size = line["planned"] / 2**20
+                    return f"{server['role']} runs without its device: {line['what']}: {size:.0f} MiB planned, and it has none"
+    return ""
+
+
 def _of_engine(snapshot: Mapping[str, Any]) -> Iterator[Trouble]:
     state, reason = snapshot["state"], snapshot["reason"]
     if snapshot.get("held"):
@@ -78,7 +91,7 @@ def _of_engine(snapshot: Mapping[str, Any]) -> Iterator[Trouble]:
         yield Trouble("silent", "keeper", reason)
     elif state == "down" and "still alive" in reason:
         yield Trouble("left over", "engine", reason)
-    elif state == "degraded" and "without its device" in reason:
+    elif state == "degraded" and reason and reason == off_device(snapshot["groups"]):
         yield Trouble("off device", "engine", reason)
 
 

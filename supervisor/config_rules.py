@@ -15,6 +15,7 @@ from attrs import frozen
 from supervisor import budgets
 from supervisor.config_find import absolute
 from supervisor.config_shape import BUILT_IN, Config, EngineConfig, GatewayConfig, GroupConfig, LaunchConfig
+from supervisor.slot import GROUP_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,7 +193,7 @@ def _path(base: Path, expected: str) -> Rule:
 
 NAME: Final = _test(
     "a name of 1 to 32 characters a-z, 0-9 and -, the first not -",
-    lambda value: isinstance(value, str) and re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", value) is not None,
+    lambda value: isinstance(value, str) and GROUP_NAME.fullmatch(value) is not None,
 )
 _BOOLEAN: Final = _test("true or false", lambda value: isinstance(value, bool))
 _ALIAS: Final = _test(

@@ -39,11 +39,6 @@ def held(slot: Slot) -> list[str]:
     ]
 
 
-def outside(slot: Slot) -> list[str]:
-    """Generations, as of `held`, of which something may be left that is none of their processes: a container, say."""
-    return [f"{group}.{generation}" for group, generation in slot.undone()]
-
-
 def clear(slot: Slot) -> int:
     """Kill the processes, until two looks in a row find nothing and no lock is held; how many were killed. Bounded by
     SWEEP_LIMIT: `held` and `find` tell what is left."""

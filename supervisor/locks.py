@@ -213,25 +213,13 @@ def held_briefly(path: Path, *, timeout: float) -> Iterator[bool]:
     except FileNotFoundError:
         yield False
         return
-    deadline = time.monotonic() + timeout
-    held, pid = False, os.getpid()
-    _brief.add(descriptor)
+    lock, deadline = _Flock(descriptor), time.monotonic() + timeout
     try:
-        while not held:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                held = True
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(budgets.READY_POLL_FIRST)  # noqa: TID251 - polls a lock that has no event to wait for
+        while not (held := lock.take()) and time.monotonic() <= deadline:
+            time.sleep(budgets.READY_POLL_FIRST)  # noqa: TID251 - polls a lock that has no event to wait for
         yield held and _has_its_name(descriptor, path)
     finally:
-        if os.getpid() == pid:
-            _brief.discard(descriptor)
-            if held:
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicitly: see is_held
-            os.close(descriptor)
+        lock.release()
 
 
 _brief: set[int] = set()

@@ -55,7 +55,7 @@ class OneWrite(httpcore.NetworkStream):
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Put it by, or write all there is."""
         self._held += buffer
-        self._limit, self.patience, self.came = timeout, None, bytearray()
+        self._limit, self.patience, self.came, self.instead = timeout, None, bytearray(), b""
         if self._held and (not buffer or len(self._held) >= MUCH):
             self._flush()
 
@@ -134,7 +134,7 @@ class AsyncOneWrite(httpcore.AsyncNetworkStream):
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - httpcore's
         """Put it by, or write all there is."""
         self._held += buffer
-        self._limit, self.patience, self.came = timeout, None, bytearray()
+        self._limit, self.patience, self.came, self.instead = timeout, None, bytearray(), b""
         if self._held and (not buffer or len(self._held) >= MUCH):
             await self._flush()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisor import membership, records, units
 from supervisor._version import __version__
+from supervisor.advice import off_device
 from supervisor.contract import State
 from supervisor.errors import SlotError
 
@@ -109,19 +110,6 @@ def _groups(keeper: View) -> list[dict[str, Any]]:
     """`queue` is the gateway's, by role; empty where nobody asked it yet."""
     groups = keeper.tree.groups.values() if keeper.tree else ()
     return [{**group.describe(), "queue": keeper.gateway.queue(group.spec.name)} for group in groups]
-
-
-def off_device(groups: Sequence[Mapping[str, Any]]) -> str:
-    """Which server was planned for a device and has nothing there, in words; "" where none is known to. It answers, some
-    twenty times slower, so nothing else would tell (ollama#5464): the engine is `degraded`, and those who come bind all
-    the same, for a slow engine is better than none, and a second one would find no device either."""
-    for group in groups:
-        for server in group["servers"]:
-            for line in (server.get("memory") or {}).get("compared", ()):
-                if line["verdict"] == "absent":
-                    size = line["planned"] / 2**20
-                    return f"{server['role']} runs without its device: {line['what']}: {size:.0f} MiB planned, and it has none"
-    return ""
 
 
 def reason_of(state: str, groups: Sequence[Mapping[str, Any]]) -> str:

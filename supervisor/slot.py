@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator
     from pathlib import Path
 
+GROUP_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+"""What a group may be called: a part of the names of its files, its environment and its metrics."""
 SOCKET_PATH_LIMIT = 107
 """Bytes of a Unix socket's path: sun_path has 108, and one is its end (unix(7))."""
 

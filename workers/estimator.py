@@ -74,11 +74,6 @@ class Estimator:
     identity: str
     knows: frozenset[str] = field(factory=frozenset, repr=False)
 
-    @property
-    def is_servers(self) -> bool:
-        """Whether it is of the server's own build, and so sees the devices that the server sees."""
-        return bool(self.knows)
-
 
 @frozen
 class Part:

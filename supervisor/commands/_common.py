@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import argparse
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from supervisor.config_shape import Config
     from supervisor.slot import Slot
 
+
+UNITS: Final = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
+"""Of a length of time on the command line, in seconds."""
 
 PATIENCE = 2.0
 """Seconds of waiting without a word. # budget: longer, and a person wonders whether anything happens"""
@@ -51,6 +55,12 @@ def _drain(text: str) -> float:
     if not 0 <= seconds <= budgets.DRAIN_MOST:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {budgets.DRAIN_MOST:g}")
     return seconds
+
+
+def length(text: str) -> float | None:
+    """Seconds of a length of time such as `10min`, `2h` or `1d`; None for what is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d)", text)
+    return float(found[1]) * UNITS[found[2]] if found else None
 
 
 def slot_of(args: argparse.Namespace) -> Slot:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.commands._common import add_place, slot_of
+from supervisor.commands._common import add_place, length, slot_of
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
-
-UNITS: Final = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 
 
 class Events:
@@ -66,8 +63,8 @@ def _since(text: str) -> float:
     import argparse
     from datetime import datetime
 
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d)", text):
-        return time.time() - float(found[1]) * UNITS[found[2]]
+    if (ago := length(text)) is not None:
+        return time.time() - ago
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.commands._common import add_place, slot_of
+from supervisor.commands._common import add_place, length, slot_of
 
 if TYPE_CHECKING:
     import argparse
@@ -138,11 +138,10 @@ RELEASE: Final = Release()
 
 def _group(args: argparse.Namespace) -> str:
     """Raises UsageError for what cannot be the name of one."""
-    import re
-
     from supervisor.errors import UsageError
+    from supervisor.slot import GROUP_NAME
 
-    if args.group is not None and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", args.group):
+    if args.group is not None and not GROUP_NAME.fullmatch(args.group):
         raise UsageError(f"{args.group!r} is no group's name", "`queenright status` shows those there are")
     return args.group or ""
 
@@ -150,12 +149,8 @@ def _group(args: argparse.Namespace) -> str:
 def _length(text: str) -> float:
     """Seconds of `10min`, `2h`, `1d`."""
     import argparse
-    import re
 
-    from supervisor.commands.events import UNITS
-
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d)", text)
-    seconds = float(found[1]) * UNITS[found[2]] if found else 0.0
+    seconds = length(text) or 0.0
     if not 0 < seconds <= LENGTH_MOST:
         raise argparse.ArgumentTypeError(f"{text!r} is no length of time such as 10min, 2h or 1d, of a year at most")
     return seconds

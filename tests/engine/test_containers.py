@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisor import identity, leftovers, locks, stopping
+from supervisor import identity, locks, stopping
 from supervisor.control import ControlError
 from tests.engine.containers import Containers
 from tests.engine.seen import kill
@@ -111,7 +111,7 @@ def test_whatever_is_killed_the_container_is_rebuilt_and_none_is_left(place: Pla
     stopping.stop(place.slot, who="a test")
     assert containers.living() == []
     assert containers("ps", "-a", "-q") == ""
-    assert not leftovers.outside(place.slot)
+    assert not place.slot.undone()
     assert not list(place.slot.groups.glob("web.*.*"))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from chaos.soak.soak import Soak
 from chaos.soak.verdicts import Verdict
-from supervisor import leftovers, resolving
+from supervisor import resolving
 from supervisor.control import ControlError
 from tests.engine.kit import Launch
 from tests.engine.test_attached import Foreign, attached, foreign
@@ -87,7 +87,7 @@ def test_three_kinds_side_by_side_hold_under_the_soaks_faults(
             assert found is not None
             seen.add(found["generation"])
         wait_until(lambda: len(containers("ps", "-a", "-q").split()) == 1, within=60, what="one container")
-        assert not leftovers.outside(place.slot) or len(leftovers.outside(place.slot)) == 1  # of the one that runs
+        assert not place.slot.undone() or len(place.slot.undone()) == 1  # of the one that runs
         assert alive(theirs)
         assert foreign.said("term") == []
 

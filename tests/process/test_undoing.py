@@ -34,7 +34,7 @@ def test_one_that_succeeds_is_run_once_with_its_environment(slot: Slot, tmp_path
     path = leave(slot, script)
     keys = slot.generation_config("web", "ab12").with_suffix(".keys")
     keys.write_text("sesame\n")
-    assert leftovers.outside(slot) == ["web.ab12"]
+    assert slot.undone() == [("web", "ab12")]
     assert leftovers.end_outside(slot) == (1, [])
     assert not keys.exists()
     assert leftovers.end_outside(slot) == (0, [])
@@ -49,7 +49,7 @@ def test_one_that_fails_stays_and_says_its_last_words(slot: Slot) -> None:
     done, (trouble,) = leftovers.end_outside(slot)
     assert done == 0
     assert "web: what is left outside cannot be ended: the engine is away" in trouble
-    assert leftovers.outside(slot) == ["web.ab12"]
+    assert slot.undone() == [("web", "ab12")]
 
 
 @pytest.mark.parametrize(

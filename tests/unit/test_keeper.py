@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from supervisor.advice import off_device
 from supervisor.keeper import FILES, files
-from supervisor.portrait import off_device, reason_of
+from supervisor.portrait import reason_of
 
 ENDLESS = resource.RLIM_INFINITY
 

@@ -47,6 +47,8 @@ CACHE = {"place": "host", "what": "keys and values", "modelled": 2**30, "estimat
 BOUND = {"place": "host", "what": "compute buffer", "modelled": 2**30, "estimated": 2**29, "differs": True}
 TWO_ACCOUNTS = {"by": "llama-fit-params", "compared": [CACHE, BOUND]}
 
+ABSENT = {"what": "memory of GPU-a", "planned": 20 << 20, "verdict": "absent"}
+
 TROUBLE: dict[str, dict[str, Any]] = {
     "failed": {"groups": [group(state="failed", reason="bad flag")]},
     "held": {"held": "held by me"},
@@ -67,6 +69,7 @@ TROUBLE: dict[str, dict[str, Any]] = {
     "off device": {
         "state": "degraded",
         "reason": "chat runs without its device: memory of GPU-a: 20 MiB planned, and it has none",
+        "groups": [group(server(memory={"compared": [ABSENT]}))],
     },
     "gone quiet": {"members": [QUIET]},
 }

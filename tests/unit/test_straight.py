@@ -72,7 +72,7 @@ def test_what_is_no_chunked_coding_is_said(text: bytes) -> None:
         Chunks().feed(text)
 
 
-@pytest.mark.parametrize(
+each_way_to_lose_it = pytest.mark.parametrize(
     ("happens", "raised"),
     [
         (lambda other: other.close(), httpcore.RemoteProtocolError),
@@ -82,6 +82,9 @@ def test_what_is_no_chunked_coding_is_said(text: bytes) -> None:
     ],
     ids=["closed", "garbage", "silent", "reset"],
 )
+
+
+@each_way_to_lose_it
 def test_each_way_to_lose_it_is_what_httpcore_calls_it(
     happens: Callable[[socket.socket], None], raised: type[Exception]
 ) -> None:
@@ -102,16 +105,7 @@ def test_each_way_to_lose_it_is_what_httpcore_calls_it(
         trio.run(read)
 
 
-@pytest.mark.parametrize(
-    ("happens", "raised"),
-    [
-        (lambda other: other.close(), httpcore.RemoteProtocolError),
-        (lambda other: other.sendall(b"no size\r\n"), httpcore.RemoteProtocolError),
-        (lambda other: None, httpcore.ReadTimeout),
-        (lambda other: reset(other), httpcore.ReadError),
-    ],
-    ids=["closed", "garbage", "silent", "reset"],
-)
+@each_way_to_lose_it
 def test_each_way_to_lose_it_is_what_httpcore_calls_it_for_threads(
     happens: Callable[[socket.socket], None], raised: type[Exception]
 ) -> None:

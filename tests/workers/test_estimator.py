@@ -77,7 +77,7 @@ FLAGS = [("--ctx-size", "8192"), ("--parallel", "4"), ("--cache-ram", "0")]
 
 def test_the_program_beside_the_server_is_asked_in_flags_that_it_knows(tmp_path: Path, model: list[Path]) -> None:
     there = printing(tmp_path / "bin", RECORDED)
-    assert there.is_servers
+    assert there.knows
     found = estimator.ask(there, model, FLAGS, {})
     assert found == Estimate("llama-fit-params", (Part("Host", 92, 180, 104),))
     assert asked(tmp_path / "bin") == [f"--model {model[0]} --ctx-size 8192 --parallel 4 --fit-print on"]
