@@ -101,10 +101,6 @@ def test_rounds_with_kills_are_green_and_leave_nothing(soaked: Place) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.xfail(
-    reason="open: its one red run met an empty 500 of the gateway, which is mended; it has not been run whole since",
-    strict=False,
-)
 def test_every_fault_over_60_rounds_is_green(soaked: Place) -> None:
     soak = soak_of(soaked, every=2, names=list(faults.FAULTS), receipts=[soaked.home / "served"])
     assert soak.run(60) is Verdict.HOLDS, said(soak)
