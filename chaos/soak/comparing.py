@@ -25,10 +25,8 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> str:
     counts = [report.outcomes(run["rounds"]) for run in runs]
     for outcome in sorted({*counts[0], *counts[1]}):
         row(f"requests {outcome}", *(one.get(outcome, 0) for one in counts))
-    times = [
-        {name: f"{middle} (most {most})" for name, _, middle, _, most in report.recovery(run["rounds"])} for run in runs
-    ]
-    _pairs(row, "recovery", *times)
+    times = [{row[0]: f"{row[-2]} (most {row[-1]})" for row in report.recovery(run["rounds"])} for run in runs]
+    _pairs(row, "recovery without pauses", *times)
     _pairs(
         row,
         "latency",

@@ -76,6 +76,7 @@ def _lines(told: Told) -> Iterator[str]:
     """The round, and what of it was not green."""
     count = ", ".join(f"{times} {outcome}" for outcome, times in sorted(told.outcomes.items()))
     fault = f"  {told.fault}, answering again after {told.recovery_s:.2f} s" if told.fault else ""
+    fault += f", {told.paused_s:.2f} s of it the restart policy's pause" if told.paused_s else ""
     skipped = f"  not done: {told.skipped}" if told.skipped else ""
     yield f"{told.number:5} {told.at_s:7.1f} s  {told.verdict:8} {count}{fault}{skipped}"
     for one in told.judgements:

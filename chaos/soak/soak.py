@@ -15,6 +15,7 @@ from chaos.soak import faults, invariants, ledger, telling
 from chaos.soak.faults import Ground, changed_beyond
 from chaos.soak.ledger import Ledger
 from chaos.soak.load import DEADLINE, Load
+from chaos.soak.pauses import Pauses
 from chaos.soak.receipts import Receipts
 from chaos.soak.seen import Gatherer, Kill, Round, usages
 from chaos.soak.verdicts import Judgement, Verdict, worst
@@ -56,6 +57,8 @@ class Told(NamedTuple):
     """Of the slot."""
     judgements: Sequence[Judgement]
     usage: Mapping[str, Usage] | None
+    paused_s: float = 0.0
+    """Of `recovery_s`, what the restart policy asked for."""
     skipped: str = ""
     """The fault that was due and cannot be done here, with the reason."""
 
@@ -93,7 +96,7 @@ class Soak:
         """For the tests of the soak itself: what they plant must be found by looking."""
         alone = {launch.role for group in groups for launch in group.launches if launch.sequences == 1}
         self.load = Load(config, streams, self._gateway, gateway_deadline_s=gateway_deadline_s, repeatable=alone)
-        self._receipts, self._ledger = Receipts(receipts), Ledger()
+        self._receipts, self._ledger, self._pauses = Receipts(receipts), Ledger(), Pauses(slot)
         self.kills: list[Kill] = []
         self.explained: dict[int, list[str]] = {}
         """Requests that were broken off, by the number of the kill that explains it."""
@@ -144,6 +147,7 @@ class Soak:
         skipped = fault.obstacle(ground) if fault else ""
         hit = None
         if fault is not None and not skipped:
+            self._pauses.since_the_last_time()
             began = time.monotonic()
             hit = self._break(fault, ground, number)
         observer.wait_until(
@@ -171,6 +175,7 @@ class Soak:
             len(seen.sighting.everything) if seen.sighting else None,
             [*judgements, *fault_judgements(number, before, seen.sighting, hit)],
             seen.usage,
+            self._pauses.since_the_last_time() if hit else 0.0,
             f"{fault.name}: {skipped}" if fault and skipped else "",
         )
         self.rounds.append(told)

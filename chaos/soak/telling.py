@@ -85,6 +85,7 @@ def row(told: Told) -> dict[str, Any]:
         "skipped": told.skipped,
         "pids": list(told.pids),
         "recovery_s": None if told.recovery_s is None else round(told.recovery_s, 3),
+        "paused_s": round(told.paused_s, 3),
         "outcomes": told.outcomes,
         "latency_s": {name: [round(time_, 3) for time_ in times] for name, times in told.latency_s.items()},
         "took_s": {name: round(time_, 2) for name, time_ in told.took_s.items()},

@@ -12,7 +12,7 @@ import pytest
 
 from chaos.observer import Sighting
 from chaos.soak.faults import FAULTS, Ground, Hit, changed_beyond, comers, damage, ports
-from chaos.soak.faults.memory import OutOfMemory
+from chaos.soak.faults.memory import V1_LIMITS, V2_LIMITS, OutOfMemory, Place, place_in
 from chaos.soak.soak import fault_judgements
 from chaos.soak.verdicts import Verdict
 from supervisor import identity
@@ -100,17 +100,35 @@ def test_a_port_thief_answers_200_to_all_and_tells_what_he_heard() -> None:
         thief.close()
 
 
+V1 = "9:name=systemd:/\n4:memory:/a/b\n0::/\n"
+V2 = "0::/user.slice/engine\n"
+
+
+def test_a_control_group_is_made_beside_that_of_version_2_and_in_that_of_version_1(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    assert place_in(V1, tmp_path) == Place(tmp_path / "memory", V1_LIMITS, "memory.oom_control")  # a container's path
+    (tmp_path / "memory/a/b").mkdir(parents=True)
+    assert place_in(V1, tmp_path) == Place(tmp_path / "memory/a/b", V1_LIMITS, "memory.oom_control")
+    assert place_in(V2, tmp_path) is None  # that is not mounted here
+    (tmp_path / "user.slice").mkdir()
+    (tmp_path / "user.slice/cgroup.controllers").write_text("cpu memory pids\n")
+    assert place_in(V2, tmp_path) == Place(tmp_path / "user.slice", V2_LIMITS, "memory.events")
+    assert place_in("0::/\n", tmp_path) is None  # nothing is beside the root
+    assert place_in("4:memory:/a\n", tmp_path / "nowhere") is None
+
+
 @pytest.mark.parametrize(
-    ("handed_down", "reason"), [(None, "not version 2"), ("cpu pids", "does not hand memory"), ("cpu memory", "")]
+    ("handed_down", "reason"),
+    [(None, "no control group"), ("cpu pids", "does not hand memory"), ("cpu memory", ""), ("", "")],
 )
 def test_an_oom_kill_is_only_done_where_control_groups_can_be_divided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handed_down: str | None, reason: str
 ) -> None:
-    if handed_down is not None:
-        (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
-        (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "cgroup.procs").touch()
+    if handed_down:  # version 1 has no such file
         (tmp_path / "cgroup.subtree_control").write_text(f"{handed_down}\n")
-    monkeypatch.setattr(OutOfMemory, "beside", lambda _, server: tmp_path)
+    place = None if handed_down is None else Place(tmp_path, (), "")
+    monkeypatch.setattr(OutOfMemory, "place_of", lambda _, server: place)
     ground = Ground(Slot(tmp_path), tmp_path, BEFORE, random.Random(0), ExitStack())
     assert reason in OutOfMemory().obstacle(ground)
     assert bool(reason) == bool(OutOfMemory().obstacle(ground))

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import random
 from html.parser import HTMLParser
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chaos.asking import KINDS
 from chaos.soak import comparing, coverage, plots, report
+from chaos.soak.pauses import Pauses
+from supervisor import journal
+from supervisor.slot import Slot
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FAULTS = ("server", "proxy", "keeper")
 
@@ -24,6 +30,7 @@ def a_round(number: int, chance: random.Random) -> dict[str, Any]:
         "fault": fault,
         "pids": [chance.randrange(40_000)] if fault else [],
         "recovery_s": round(slow, 3) if fault else None,
+        "paused_s": 0.5 if fault == "proxy" else 0.0,
         "outcomes": {"complete": 18, **({"interrupted": 2} if fault else {})},
         "latency_s": {name: [round(chance.uniform(0.2, 0.5), 3), round(0.6 + slow, 3)] for name in names},
         "took_s": {"visit": 1.24, "answers": 0.5, "look": 0.2},
@@ -157,8 +164,28 @@ def test_two_reports_are_compared() -> None:
     cells = {name: value.split() for name, value in rows.items()}
     assert cells["verdict"] == ["broken", "holds"]
     assert cells["requests complete"] == ["0", "540"]
-    assert cells["recovery: proxy"][0] == "-"
+    assert cells["recovery without pauses: proxy"][0] == "-"
     assert cells["memory at the end: keeper"][0] == "-"
+
+
+def test_a_recovery_is_told_with_and_without_the_pauses_of_the_restart_policy() -> None:
+    rows = {row[0]: row[1:] for row in report.recovery(a_run(600)["rounds"])}
+    assert rows["keeper"][4:] == ("0.00 s", *rows["keeper"][1::2][:2])
+    median, _, most, pause, without, most_without = (float(cell.split()[0]) for cell in rows["proxy"][1:])
+    assert (pause, round(median - without, 2), round(most - most_without, 2)) == (0.5, 0.5, 0.5)
+
+
+def test_the_longest_pause_of_a_group_since_the_last_time_is_read_from_the_journal(tmp_path: Path) -> None:
+    slot = Slot(tmp_path)
+    pauses = Pauses(slot)
+    assert pauses.since_the_last_time() == 0.0
+    for group, restart, delay in (("a", True, 1.0), ("b", True, 2.0), ("a", True, 4.0), ("c", False, 30.0)):
+        journal.note(slot, "ended", group=group, restart=restart, delay=delay)
+        journal.note(slot, "state", group=group)
+    with slot.events.open("a") as file:
+        file.write('{"what":"ended"}\n[]\nnot JSON\n')
+    assert pauses.since_the_last_time() == 5.0
+    assert pauses.since_the_last_time() == 0.0
 
 
 def test_ticks_are_round_and_reach_above() -> None:

@@ -7,7 +7,7 @@ import secrets
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chaos.soak.faults.ground import Fault, Hit, is_dead, pause
 from supervisor.devices import reservations
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 RELEASE: Final = 0.8  # budget: below MEMORY_SETTLE (1 s), for which who plans waits for memory that is on its way back
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
+V1_LIMITS: Final = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+"""The second is of memory and swap together, and may not be less than the first."""
+
+V2_LIMITS: Final = ("memory.swap.max", "memory.max")
 
 
 class SlowRelease(Fault):
@@ -45,46 +49,52 @@ class SlowRelease(Fault):
         return Hit((ground.warden,), ground.all_touched)
 
 
+class Place(NamedTuple):
+    """Where a control group may be made, the files that take its memory away, in order, and the one that counts whom that
+    killed."""
+
+    folder: Path
+    limits: tuple[str, ...]
+    counter: str
+
+
 class OutOfMemory(Fault):
     """A server alone in a control group that may have no memory at all: the next page that it asks for ends it. The group
-    lies beside the engine's own, where whoever runs us may make some (cgroups(7), "Delegation"; version 2 only)."""
+    lies beside the engine's own with version 2, where processes are in leaves only, and within it with version 1; where
+    whoever runs us may make some (cgroups(7))."""
 
     name, what = "oom kill", "the kernel's OOM killer ends a server, in a control group of its own"
     root = CGROUP_ROOT
 
     def obstacle(self, ground: Ground) -> str:
-        """No version 2, or nothing that is ours to divide."""
-        server = next(one for servers in ground.before.servers.values() for one in servers)
-        place = self.beside(server)
-        if place is None or not (place / "cgroup.controllers").exists():
-            return "the memory of control groups is not version 2's here"
-        if "memory" not in (place / "cgroup.subtree_control").read_text(encoding="ascii").split():
-            return f"{place} does not hand memory limits down"
-        if not (os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK)):
-            return f"{place} is not delegated to us"
+        """No group is around it, or it is not ours to divide."""
+        place = self.place_of(next(one for servers in ground.before.servers.values() for one in servers))
+        if place is None:
+            return "no control group limits memory here"
+        handed_down = place.folder / "cgroup.subtree_control"  # version 1 hands down what there is
+        if handed_down.exists() and "memory" not in handed_down.read_text(encoding="ascii").split():
+            return f"{place.folder} does not hand memory limits down"
+        if not (os.access(place.folder, os.W_OK) and os.access(place.folder / "cgroup.procs", os.W_OK)):
+            return f"{place.folder} is not delegated to us"
         return ""
 
-    def beside(self, server: Identity) -> Path | None:
-        """The control group around that of the server; None where it has none of version 2 below the root."""
+    def place_of(self, server: Identity) -> Place | None:
+        """For the control group that is to limit the server's memory; None where there is nothing to make one in."""
         with suppress(OSError):
-            for line in Path(f"/proc/{server.pid}/cgroup").read_text(encoding="utf-8").splitlines():
-                number, _, rest = line.partition(":")
-                path = rest.partition(":")[2].strip("/")
-                if number == "0" and path:
-                    return (self.root / path).parent
+            return place_in(Path(f"/proc/{server.pid}/cgroup").read_text(encoding="utf-8"), self.root)
         return None
 
     def invoke(self, ground: Ground) -> Hit:
         """What it holds already stays charged to its old group: it is what it asks for next that it does not get."""
         group = ground.a_group()
         server = ground.a_server(group)
-        place = self.beside(server)
+        place = self.place_of(server)
         assert place is not None  # noqa: S101 - `obstacle` asked
-        mine = place / f"queenright-soak-{secrets.token_hex(4)}"
+        mine = place.folder / f"queenright-soak-{secrets.token_hex(4)}"
         mine.mkdir()
         ground.undo.callback(_remove, mine)
         ground.undo.callback(ground.kill, server, signal.SIGKILL)  # in there it can do nothing any more
-        for name in ("memory.swap.max", "memory.max"):
+        for name in place.limits:
             with suppress(FileNotFoundError):  # a kernel without swap accounting
                 (mine / name).write_text("0")
         (mine / "cgroup.procs").write_text(str(server.pid))
@@ -99,11 +109,26 @@ class OutOfMemory(Fault):
 
         def seen() -> bool:
             if is_dead(server):
-                events.extend((mine / "memory.events").read_text(encoding="ascii").splitlines())
+                events.extend((mine / place.counter).read_text(encoding="ascii").splitlines())
                 return True
             return False
 
         return Hit((server,), frozenset([group]), until=seen, wrong=wrong)
+
+
+def place_in(groups: str, root: Path) -> Place | None:
+    """`groups` as in /proc/PID/cgroup. A container may see a path that is outside of what is mounted: then it is the mount's
+    own root."""
+    for line in groups.splitlines():
+        number, controllers, path = line.split(":", 2)
+        path = path.strip("/")
+        if "memory" in controllers.split(","):
+            found = [one for one in (root / "memory" / path, root / "memory") if one.is_dir()]
+            return Place(found[0], V1_LIMITS, "memory.oom_control") if found else None
+        beside = (root / path).parent
+        if number == "0" and path and (beside / "cgroup.controllers").exists():
+            return Place(beside, V2_LIMITS, "memory.events")
+    return None
 
 
 def _remove(folder: Path) -> None:
