@@ -81,12 +81,12 @@ def candidate_range() -> range:
 
 def _is_free(port: int) -> bool:
     """Bind it as servers do, with SO_REUSEADDR: then a listener anywhere on this port is in the way, and connections
-    that are still closing are not. Listening, too: two sockets that are only bound would not be in each other's way."""
+    that are still closing are not. Never listen: a client of the group that comes in that moment would be accepted by nobody, and
+    reset, or lose its SYN and wait a second for the next one."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
-            probe.listen(1)
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 return False

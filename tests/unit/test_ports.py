@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import struct
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -84,6 +85,36 @@ def test_a_taken_port_is_not_chosen(listener: int) -> None:
 @pytest.mark.parametrize("preferred", [-1, 70000])
 def test_an_impossible_preference_is_no_error(preferred: int) -> None:
     assert ports.choose(preferred) != preferred
+
+
+def test_a_client_that_comes_while_a_port_is_chosen_is_refused_and_never_accepted(port: int) -> None:
+    """Seen as a request that took a second: it met a listener that lived for microseconds, and its SYN was lost."""
+    over = threading.Event()
+    met: list[str] = []
+
+    def come() -> None:
+        while not over.is_set():
+            with socket.socket() as client:
+                client.settimeout(10)
+                try:
+                    client.connect((ports.LOOPBACK, port))
+                except ConnectionRefusedError:
+                    continue
+                except OSError as error:
+                    met.append(str(error))
+                else:
+                    met.append("accepted")
+
+    clients = [threading.Thread(target=come) for _ in range(2)]
+    for client in clients:
+        client.start()
+    try:
+        assert {ports.choose(port) for _ in range(2000)} == {port}
+    finally:
+        over.set()
+        for client in clients:
+            client.join()
+    assert not met
 
 
 def test_no_free_port_is_one_clear_error(listener: int, monkeypatch: pytest.MonkeyPatch) -> None:
