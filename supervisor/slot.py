@@ -180,9 +180,9 @@ class Slot(NamedTuple):
         """Remove the files of a generation that is gone: there are keys in them. Its lock is the warden's to remove, and what
         is to be undone outside is there until it was."""
         with suppress(OSError):
-            for path in self.groups.glob(f"{_plain(group)}.{_plain(generation)}.*"):
-                if path.suffix not in (".lock", ".undo"):
-                    path.unlink(missing_ok=True)
+            for name in os.listdir(self.groups):  # glob takes 0.4 ms, and a restart waits for it
+                if name.startswith(f"{_plain(group)}.{_plain(generation)}.") and not name.endswith((".lock", ".undo")):
+                    (self.groups / name).unlink(missing_ok=True)
 
     def left_outside(self, known: Container[str] = ()) -> list[dict[str, str]]:
         """The same as plain data, for those who look; without the generations of the present engine, which are `known`.

@@ -53,7 +53,7 @@ class Watch:
             seen=None,
             keeper=77,
             why="",
-            timers=SimpleNamespace(enter=self._enter),
+            later=self._later,
             drop_link=lambda: setattr(self, "killed", True),
         )
         self.it.watch_keeper = lambda due: self.module.Warden.watch_keeper(self.it, due)
@@ -63,7 +63,7 @@ class Watch:
         state, spent = self.looks.pop(0)
         return state.encode(), 1, 77, 5, spent
 
-    def _enter(self, delay: float, _: int, function: Any) -> None:
+    def _later(self, delay: float, function: Any) -> None:
         self.due, self._function = self.now + delay, function
 
     def turn(self, *look: Any, late: float = 0.0) -> bool:
