@@ -20,6 +20,7 @@ import trio
 
 from supervisor import accounting, adoption, birth, endings, grace, inquest, lifecycle, logfiles, notes, undoing
 from supervisor.causes import Evidence
+from supervisor.channels import at_hand
 from supervisor.contract import GroupSpec, LaunchSpec, State
 from supervisor.description import describe
 from supervisor.draining import Drain
@@ -108,7 +109,8 @@ class Group:
             elif wanted:
                 self.post(Event.WANTED)
             async for happening in self._inbox:
-                self._handle(happening)
+                for each in (happening, *at_hand(self._inbox)):
+                    self._handle(each)
 
     def post(self, event: Event, generation: str = "", reason: str = "") -> None:
         """Tell the group that something happened."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from supervisor import budgets, listeners, restart, undoing
+from supervisor.channels import at_hand
 from supervisor.errors import EngineStartError, ProxyLostError
 from supervisor.kinds import ServerState
 from supervisor.lifecycle import Event
@@ -52,19 +53,21 @@ class Nurse:
 
     async def listen(self, procs: Procs) -> None:
         """To what the warden says of it, until it is gone."""
-        async for item in procs.follow(self.life.birth.generation):
-            match item:
-                case Exited(ended):
-                    self.life.ended = ended
-                    self.life.exited.set()
-                    self._tell(Event.EXITED, "")
-                case Gone(killed):
-                    self.life.swept = killed
-                    await self.be_gone()
-                    return
-                case unkillable:
-                    pids = " ".join(map(str, unkillable.pids)) or "none seen, but its lock is held"
-                    self._tell(Event.UNKILLABLE, f"cannot be killed: pids {pids}")
+        news = procs.follow(self.life.birth.generation)
+        async for item in news:
+            for each in (item, *at_hand(news)):
+                match each:
+                    case Exited(ended):
+                        self.life.ended = ended
+                        self.life.exited.set()
+                        self._tell(Event.EXITED, "")
+                    case Gone(killed):
+                        self.life.swept = killed
+                        await self.be_gone()
+                        return
+                    case unkillable:
+                        pids = " ".join(map(str, unkillable.pids)) or "none seen, but its lock is held"
+                        self._tell(Event.UNKILLABLE, f"cannot be killed: pids {pids}")
 
     async def be_gone(self) -> None:
         """Its processes are; it is itself once nothing else is left of it."""

@@ -10,12 +10,12 @@ import json
 import math
 import socket
 import struct
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
 from supervisor import budgets, logfiles
+from supervisor.channels import at_hand
 from supervisor.contract import Exit
 from supervisor.errors import LinkError
 
@@ -133,12 +133,9 @@ class Procs:
         What was posted together is sent together, with what those who are about to run post: each piece wakes the
         warden, which takes the processor from us where there are few (5 ms until the next line: measured)."""
         async for line in self._outbox:
-            lines = [line]
             for _ in range(2):
                 await trio.lowlevel.cancel_shielded_checkpoint()
-            with suppress(trio.WouldBlock):
-                while True:
-                    lines.append(self._outbox.receive_nowait())
+            lines = [line, *at_hand(self._outbox)]
             try:
                 with trio.CancelScope(shield=True):
                     await self._stream.send_all(b"".join(lines))

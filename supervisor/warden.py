@@ -322,12 +322,18 @@ class Warden:
 
     def send(self, **message: Any) -> None:
         """An event for the keeper. Without one it is dropped: nothing is lost by that, the next one gets the table."""
+        self.put(**message)
+        self.flush()
+
+    def put(self, **message: Any) -> None:
+        """The same, to go with what is sent next."""
         if self.link is not None:
             self.outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"
-            self.flush()
 
     def flush(self) -> None:
         """Write what the socket takes, and the rest when it takes more. That nobody reads any more is seen by reading."""
+        if self.link is None:
+            return None
         with suppress(OSError):
             del self.outbox[: self.link.send(self.outbox)]
         if len(self.outbox) > self.allowed:
@@ -469,8 +475,12 @@ class Warden:
         os.close(generation.pidfd)
         generation.state, generation.code, generation.status = "sweeping", info.si_code, info.si_status
         generation.exited = time.monotonic()
-        self.send(ev="exit", gen=generation.gen, code=info.si_code, status=info.si_status)
-        return self.sweep(generation)
+        self.put(ev="exit", gen=generation.gen, code=info.si_code, status=info.si_status)
+        try:
+            self.sweep(generation)  # mostly that is its end already, and the keeper, woken once, restarts it sooner
+        finally:
+            self.flush()
+        return None
 
     def adopted(self) -> list[int]:
         """Our children that we did not fork: orphans from below, which come to the subreaper. The dead are reaped, each by

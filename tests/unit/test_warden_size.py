@@ -36,10 +36,11 @@ def test_lines_of_code_are_counted_as_said() -> None:
     assert lines_of_code(source) == 4
 
 
-def test_the_warden_has_fewer_than_440_lines_of_code() -> None:
+def test_the_warden_has_fewer_than_450_lines_of_code() -> None:
     """It was 400 before it held the gateway's listener (docs/adr/0006), 420 before it could take on a keeper that waits
-    (docs/adr/0001), and 430 before it kept its own timers, which `sched` does at the price of `threading`."""
-    assert lines_of_code(WARDEN.read_text(encoding="utf-8")) < 440
+    (docs/adr/0001), and 430 before it kept its own timers, which `sched` does at the price of `threading`, and told of an
+    exit and its end in one piece."""
+    assert lines_of_code(WARDEN.read_text(encoding="utf-8")) < 450
 
 
 @pytest.mark.parametrize("path", [WARDEN, STUB], ids=lambda path: path.name)
