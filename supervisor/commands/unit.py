@@ -17,8 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NAME: Final = "queenright"
-CARRIED: Final = ("PATH", "QUEENRIGHT_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
-"""What decides which binaries, models and slot are found: a manager's own values would find others than a shell does."""
+CARRIED: Final = (
+    "PATH",
+    "QUEENRIGHT_CACHE",
+    "QUEENRIGHT_ESTIMATOR",
+    "QUEENRIGHT_LLAMA_SERVER",
+    "QUEENRIGHT_LLAMA_SWAP",
+    "QUEENRIGHT_RESERVATIONS",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
+)
+"""What decides which binaries, models and slot are found: a manager's own values would find others than a shell does, and
+an engine of another build is shared with nobody. A configuration and a slot that are named are in the command line."""
 RETRY_S: Final = 10
 """RestartSec=. # budget: a slot that is in use is tried again so often, for half a second of CPU each time"""
 DOOMED: Final = (ExitCode.USAGE,)
@@ -120,7 +132,9 @@ class Unit:
 
 def service_unit(program: str, place: Sequence[str], environment: Mapping[str, str], *, system: bool) -> str:
     """`place`: the arguments that say which engine. Words are quoted as systemd.syntax(7) wants them."""
-    carried = [f"Environment={quoted(f'{name}={environment[name]}')}\n" for name in CARRIED if environment.get(name)]
+    carried = [
+        f"Environment={quoted(f'{name}={_rooted(environment[name])}')}\n" for name in CARRIED if environment.get(name)
+    ]
     return SERVICE.format(
         environment="".join(carried),
         run=_command(program, "run", *place),
@@ -156,6 +170,12 @@ def quoted(word: str) -> str:
     if "\n" in word or "\r" in word:
         raise UsageError(f"{word!r} has a line break, which no unit can have", "rename it")
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'
+
+
+def _rooted(value: str) -> str:
+    """A path as it is meant here: a service has another working directory. Lists of them (PATH) and bare names stay."""
+    is_relative = os.sep in value and os.pathsep not in value and not value.startswith(os.sep)
+    return os.path.abspath(os.path.expanduser(value)) if is_relative else value
 
 
 def _command(*words: str) -> str:

@@ -14,7 +14,9 @@ import pytest
 
 from supervisor import budgets, cli
 from supervisor.commands import unit
+from supervisor.devices import reservations
 from supervisor.errors import ExitCode, UsageError
+from workers import cache, engines, estimator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +90,31 @@ def test_the_command_fills_the_paths_in(tmp_path: Path, capsys: pytest.CaptureFi
     program = Path(sys.executable).with_name("queenright")
     assert f'ExecStart="{program}" "run" "--config" "{path}" "--slot" "{tmp_path / "s"}"\n' in said["text"]
     assert said["path"].endswith("/systemd/user/queenright.service")
+
+
+def test_a_service_finds_the_binaries_and_models_that_the_shell_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine of another build would be shared with none of the shell's programs."""
+    monkeypatch.chdir(tmp_path)
+    named = {
+        engines.LLAMA_SERVER_VARIABLE: "build/llama-server",
+        engines.LLAMA_SWAP_VARIABLE: "llama-swap",
+        cache.CACHE_VARIABLE: "/srv/models",
+        estimator.VARIABLE: "none",
+        reservations.VARIABLE: "~/book",
+    }
+    text = unit.service_unit("/bin/queenright", [], named | {"PATH": "/opt/a:/bin", "OTHER": "1"}, system=False)
+    given = dict(line.removeprefix('Environment="').rstrip('"').split("=", 1) for line in environment_lines(text))
+    assert given == named | {
+        "PATH": "/opt/a:/bin",
+        engines.LLAMA_SERVER_VARIABLE: str(tmp_path / "build" / "llama-server"),
+        reservations.VARIABLE: str(Path("~/book").expanduser()),
+    }
+
+
+def environment_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("Environment=")]
 
 
 def test_a_socket_for_a_gateway_that_is_off_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
