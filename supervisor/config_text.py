@@ -149,3 +149,6 @@ model = "minilm-l6"
 # MiniLM was trained on 512 tokens: more context would be memory for nothing.
 context = 512
 """
+
+TEMPLATE_MODELS: Final = ("smollm2-135m", "minilm-l6")
+"""The models that it names, of the catalog."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from supervisor.config_find import FILE_NAME
-from supervisor.config_text import TEMPLATE
+from supervisor.config_text import TEMPLATE, TEMPLATE_MODELS
 from supervisor.errors import QueenrightError, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,11 @@ class Init:
             return 0
         target = target_of(args.path)
         write(target, TEMPLATE, force=args.force)
-        print(f"wrote {target}\n  Look it through; then `queenright run` starts the engine.")
+        print(
+            f"wrote {target}\n"
+            f"  Look it through. `queenright model pull {' '.join(TEMPLATE_MODELS)}` brings the models that it names;\n"
+            "  then `queenright run` starts the engine."
+        )
         return 0
 
 

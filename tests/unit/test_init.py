@@ -38,8 +38,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_writes_into_the_working_directory_what_loads(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init() == 0
     path = here / "queenright.toml"
-    assert capsys.readouterr().out.startswith(f"wrote {path}\n")
-    assert load(path).groups.keys() == {"chat", "embed"}
+    said = capsys.readouterr().out
+    assert said.startswith(f"wrote {path}\n")
+    groups = load(path).groups
+    assert groups.keys() == {"chat", "embed"}
+    models = " ".join(launch.model for group in groups.values() for launch in group.launches)
+    assert f"`queenright model pull {models}`" in said, "`run` refuses before they are here"
+    assert "`queenright run`" in said
     assert os.listdir(here) == ["queenright.toml"]
 
 
