@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 
 from supervisor import budgets
+from supervisor.wording import printable
 
 CONSOLE_FD = 6
 BACKLOG = 200
@@ -29,12 +30,10 @@ class Console:
             threading.Thread(target=self._write, daemon=True, name="console").start()
 
     def say(self, text: str) -> None:
-        """One line, with the time. Never blocks. What a terminal would act upon is not passed on to it: reasons quote
-        the logs of servers, and names of files may be any bytes."""
+        """One line, with the time. Never blocks."""
         if self._enabled:
-            shown = text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
             with suppress(queue.Full):
-                self._lines.put_nowait(f"{time.strftime('%H:%M:%S')} {shown}\n")
+                self._lines.put_nowait(f"{time.strftime('%H:%M:%S')} {printable(text)}\n")
 
     def drain(self) -> None:
         """Give the last words CONSOLE_DRAIN seconds to be written."""

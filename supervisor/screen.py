@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.advice import troubles
-from supervisor.wording import ago, amount, progress
+from supervisor.wording import ago, amount, printable, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 GOOD = ("running",)
 BAD = ("failed", "failing", "down")
+
+INDENT = 12
+"""Columns before what goes on in a further row."""
 
 _GATEWAY = {
     "off": "switched off",
@@ -42,6 +45,10 @@ def plain(snapshot: Mapping[str, Any], now: float) -> str:
 
 def lines(snapshot: Mapping[str, Any], now: float) -> Iterator[Line]:
     """The engine, its keeper, its groups, who uses it, and what is wrong."""
+    return (Line(printable(line.text), line.mood) for line in _lines(snapshot, now))
+
+
+def _lines(snapshot: Mapping[str, Any], now: float) -> Iterator[Line]:
     state, reason = snapshot["state"], snapshot["reason"]
     yield Line(f"engine    {state}" + (f": {reason}" if reason else ""), mood_of(state))
     yield Line(f"slot      {snapshot['slot']}")
@@ -69,6 +76,27 @@ def lines(snapshot: Mapping[str, Any], now: float) -> Iterator[Line]:
     for trouble in troubles(snapshot, now):
         yield Line(f"wrong     {trouble.about}: {trouble.text}", "bad")
         yield Line(f"          -> {trouble.next_step}")
+
+
+def fitted(found: Iterable[Line], columns: int, rows: int) -> list[Line]:
+    """The lines as rows of a terminal. Where there are too many of them, quoted logs go first, and then what stands before that
+    which is wrong, since with that stands what to do."""
+    import textwrap
+
+    wide = max(columns, 2 * INDENT)
+    shown = [
+        Line(row, line.mood)
+        for line in found
+        for row in textwrap.wrap(line.text, wide, subsequent_indent=" " * INDENT, break_on_hyphens=False) or [""]
+    ]
+    quiet = [number for number, line in enumerate(shown) if line.mood == "quiet"]
+    gone = set(quiet[: max(0, len(shown) - rows)])
+    shown = [line for number, line in enumerate(shown) if number not in gone]
+    if len(shown) > rows:
+        wrong = next((number for number, line in enumerate(shown) if line.text.startswith("wrong ")), len(shown))
+        last = shown[wrong:][: rows - 1]
+        shown = [*shown[: rows - 1 - len(last)], Line("...", "quiet"), *last]
+    return shown
 
 
 def gateway_words(gateway: Mapping[str, Any]) -> str:
@@ -142,7 +170,8 @@ def news(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str
     old = {} if before is None else _facts(before)
     new = _facts(after)
     gone = [f"{name} gone" for name in old.keys() - new.keys()]
-    return [f"{name} {text}" for name, text in new.items() if old.get(name) != text] + sorted(gone)
+    told = [f"{name} {text}" for name, text in new.items() if old.get(name) != text] + sorted(gone)
+    return [printable(line) for line in told]
 
 
 def _facts(snapshot: Mapping[str, Any]) -> dict[str, str]:

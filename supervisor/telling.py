@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.wording import progress
+from supervisor.wording import printable, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,7 +71,7 @@ WORDS: Final[Mapping[str, Callable[[Event], str]]] = {
 def sentence(event: Event) -> str:
     """The event in words, without its time."""
     try:
-        return WORDS[event["what"]](event)
+        return printable(WORDS[event["what"]](event))
     except (LookupError, TypeError, ValueError):
         facts = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("at", "what"))
-        return f"{event.get('what', 'event')}: {facts}"
+        return printable(f"{event.get('what', 'event')}: {facts}")

@@ -1,4 +1,4 @@
-"""Times and sizes as people say them. Pure: `now` is given."""
+"""Times, sizes and strange characters as people are told of them. Pure: `now` is given."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ WAY_OUT: Final = (
     " remove `groups/{name}.*.undo` in the slot"
 )
 """What to do about what a generation of the group `name` left outside its processes."""
+
+
+def printable(text: str) -> str:
+    """One line, without what a terminal would act upon: reasons quote the logs of servers, and names of files may be any
+    bytes."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else " " if one == "\t" else "?" for one in text)
 
 
 def span(seconds: float) -> str:

@@ -44,7 +44,7 @@ class Ps:
 
             print(json.dumps({"slot": str(slot.path), "members": found}, indent=2))
         else:
-            print(table(found, str(slot.path)))
+            print(table(found, str(slot.path)) if alive or found else f"no engine runs in {slot.path}")
         return 0 if alive or found else 4
 
 
@@ -82,8 +82,10 @@ def table(found: list[dict[str, Any]], slot: str) -> str:
 
 
 def _row(facts: dict[str, Any], slot: str) -> tuple[str, ...]:
+    from supervisor.wording import printable
+
     used = f"{ago(facts['last_use'])} ago" if facts["last_use"] else "unknown"
     tty = "?" if facts["tty"] is None else facts["tty"] or "-"
     beside = "" if facts["slot"] == slot else f" (in {facts['slot']})"
     since = ago(facts["since"] or None)
-    return str(facts["pid"] or "?"), since, used, tty, f"{facts['name'] or '?'}{beside}"
+    return str(facts["pid"] or "?"), since, used, tty, printable(f"{facts['name'] or '?'}{beside}")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 STYLES: Final = {"good": "green", "bad": "bold red", "changing": "yellow", "quiet": "dim", "": ""}
 """The moods of `screen.Line` in rich's words."""
+FOOT: Final = 2
+"""Rows at the foot of a watch."""
 
 
 class Status:
@@ -95,15 +97,16 @@ def _show(slot: Slot) -> None:
 
     with Live(console=Console(), screen=True, auto_refresh=False) as live:
         for snapshot in looking.follow(slot):
-            live.update(drawn(snapshot, time.time()), refresh=True)
+            live.update(drawn(snapshot, time.time(), *live.console.size), refresh=True)
 
 
-def drawn(snapshot: dict[str, Any], now: float) -> Text:
+def drawn(snapshot: dict[str, Any], now: float, columns: int, rows: int) -> Text:
     """The screen in colours, with the time it is of at its foot."""
     from rich.text import Text
 
     from supervisor import screen
 
-    parts = [(f"{line.text}\n", STYLES[line.mood]) for line in screen.lines(snapshot, now)]
+    shown = screen.fitted(screen.lines(snapshot, now), columns, max(rows - FOOT, 2))
+    parts = [(f"{line.text}\n", STYLES[line.mood]) for line in shown]
     foot = f"\n{time.strftime('%H:%M:%S', time.localtime(now))}, Ctrl-C ends this and nothing else"
     return Text.assemble(*parts, (foot, "dim"), overflow="fold")

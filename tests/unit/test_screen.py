@@ -8,8 +8,10 @@ import pytest
 
 from supervisor import wording
 from supervisor.advice import FORGOTTEN, NEXT, STUCK_LOAD, troubles
+from supervisor.commands import ps
 from supervisor.gateway.upkeep import GatewayState
-from supervisor.screen import gateway_words, lines, news, plain
+from supervisor.screen import fitted, gateway_words, lines, news, plain
+from supervisor.telling import sentence
 
 NOW = 1_800_000_000.0
 
@@ -149,6 +151,39 @@ def test_news_are_what_changed() -> None:
     ]
     assert news(before, after) == ["server chat: ready", "member agent (pid 9) gone"]
     assert news(after, after) == []
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(60, 40), (60, 20), (40, 10), (20, 4), (1, 2)])
+def test_a_watch_shows_what_is_wrong_in_every_terminal(columns: int, rows: int) -> None:
+    tail = [f"line {number} of its log" for number in range(20)]
+    one = group(server(), state="failed", reason="given up after 3 starts that never became ready", log_tail=tail)
+    shown = fitted(lines(snapshot(state="failed", groups=[one, group(server(), name="embed")]), NOW), columns, rows)
+    texts = [line.text for line in shown]
+    assert len(shown) <= rows
+    assert all(len(text) <= max(columns, 24) for text in texts)
+    assert any(text.startswith("wrong ") for text in texts)
+    if columns == 60:
+        assert "retry chat" in " ".join(" ".join(texts).split()), "what to do"
+        assert any(text.startswith("embed ") for text in texts)
+        assert ("          | line 0 of its log" in texts) == (rows == 40), "a log goes before anything else does"
+    assert rows != 40 or "..." not in texts
+
+
+def test_nothing_that_a_terminal_would_act_upon_is_shown() -> None:
+    """Reasons and last words are quoted from the logs of servers, names are what programs call themselves."""
+    bad = "\x1b]0;mine\x07 \x9b2J\n\tx"
+    member = {"name": bad, "pid": 1, "since": NOW}
+    found = snapshot(reason=bad, groups=[group(reason=bad, state="failed", log_tail=[bad])], members=[member])
+    said = [line.text for line in lines(found, NOW)]
+    assert all(line.isprintable() for line in [*said, *news(None, found)])
+    assert "          | ?]0;mine? ?2J? x" in said
+    assert sentence({"what": "held", "why": bad}) == "held: ?]0;mine? ?2J? x"
+    assert sentence({"what": bad}).isprintable()
+    assert (
+        ps.table([member | {"slot": "/s", "last_use": None, "tty": ""}], "/s")
+        .splitlines()[1]
+        .endswith("  ?]0;mine? ?2J? x")
+    )
 
 
 @pytest.mark.parametrize(
