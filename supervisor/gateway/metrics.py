@@ -43,6 +43,10 @@ METRICS: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
     "queenright_server_resident_bytes": (
         GAUGE, ("group", "role"), "Memory of the server's process (RSS), mapped weights included. Not there where unknown.",
     ),
+    "queenright_server_load_bytes": (
+        GAUGE, ("group", "role"), "Of a server that loads: bytes of its model in memory or read. Not there where none loads.",
+    ),
+    "queenright_server_load_size_bytes": (GAUGE, ("group", "role"), "Of a server that loads: bytes of its model's files."),
     "queenright_restarts_total": (
         COUNTER, ("group", "cause"), "Restarts of the group, or of a server under its proxy, by what ended it.",
     ),
@@ -135,6 +139,14 @@ class _Collector(Collector):
                 if server["rss_bytes"] is not None
             ],
         )
+        loads = {
+            (name, server["role"]): server["loading"]
+            for name, group in groups.items()
+            for server in group["servers"]
+            if server["loading"]
+        }
+        yield "queenright_server_load_bytes", [(who, load["bytes"]) for who, load in loads.items()]
+        yield "queenright_server_load_size_bytes", [(who, load["of"]) for who, load in loads.items()]
         yield "queenright_restarts_total", list(past.restarts.items())
         yield (
             "queenright_recovery_seconds",

@@ -37,8 +37,8 @@ class FakeKeeper:
 
     def runs(self, name: str, *, state: str = "running", proxy: Any = GOOD, server: Any = GOOD) -> None:
         servers = [
-            {"role": name, "rss_bytes": 1 << 20, "health": server},
-            {"role": "off", "rss_bytes": None, "health": None},
+            {"role": name, "rss_bytes": 1 << 20, "health": server, "loading": None},
+            {"role": "off", "rss_bytes": None, "health": None, "loading": None},
         ]
         self.groups[name] = {"name": name, "state": state, "proxy": {"health": proxy}, "servers": servers}
 
@@ -83,6 +83,18 @@ def test_memory_that_is_not_known_is_not_there() -> None:
     assert found["queenright_members",] == 2
     assert found["queenright_build_info", __version__] == 1
     assert found["queenright_keeper_start_time_seconds",] == 1234.5
+
+
+def test_how_far_a_load_is_is_there_while_it_loads() -> None:
+    keeper = FakeKeeper("chat")
+    keeper.runs("chat", state="starting")
+    assert not [sample for sample in values(keeper) if "_load_" in sample[0]]
+    keeper.groups["chat"]["servers"][1]["loading"] = {"bytes": 3 << 20, "of": 7 << 20, "moved": 1.0}
+    found = {sample: value for sample, value in values(keeper).items() if "_load_" in sample[0]}
+    assert found == {
+        ("queenright_server_load_bytes", "chat", "off"): 3 << 20,
+        ("queenright_server_load_size_bytes", "chat", "off"): 7 << 20,
+    }
 
 
 def test_restarts_and_recoveries_are_counted() -> None:
