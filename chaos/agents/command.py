@@ -72,7 +72,7 @@ class AgentsCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Raises UsageError, or what an engine's start can raise."""
-        from chaos import bench_report
+        from chaos import bench_report, outputs
         from chaos.agents import claims
         from chaos.interrupting import interruptible, undisturbed
         from chaos.observer import NotObservedError
@@ -80,6 +80,7 @@ class AgentsCommand:
 
         stream = sys.stderr if args.json else sys.stdout
         program, brain = _opencode(args)
+        out = None if args.out is None else outputs.folder(args.out)
         where = bench_report.machine().line
         print(f"{where}; agents: {brain}", file=stream, flush=True)
         place = Path(tempfile.mkdtemp(prefix="queenright-agents-"))
@@ -99,9 +100,8 @@ class AgentsCommand:
                 with undisturbed():
                     shutil.rmtree(place, ignore_errors=True)
         data = as_data(run, judgements, machine=where, agents=brain, seed=args.seed)
-        if args.out is not None:
-            args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / "agents.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
+        if out is not None:
+            (out / "agents.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
         print(text(data), file=stream)
         if args.json:
             print(json.dumps(data))

@@ -59,6 +59,7 @@ class SoakCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it, or compare. Raises UsageError, or what an engine's start can raise."""
+        from chaos import outputs
         from chaos.interrupting import interruptible, undisturbed
         from chaos.soak import faults, report, telling
         from chaos.soak.progress import Progress
@@ -73,9 +74,8 @@ class SoakCommand:
                 print(f"{number:5}  {next(turns) or ''}".rstrip())
             return 0
         stream = sys.stderr if args.json else sys.stdout
+        out = outputs.folder(args.out or Path("soak-report"))
         place = Path(tempfile.mkdtemp(prefix="queenright-soak-"))
-        out = args.out or Path("soak-report")
-        out.mkdir(parents=True, exist_ok=True)
         with interruptible(), (out / "rounds.jsonl").open("w", encoding="utf-8") as lines:
             progress = Progress(stream, args.rounds)
 
@@ -83,7 +83,11 @@ class SoakCommand:
                 progress(told)
                 print(report.line(telling.row(told)), file=lines, flush=True)
 
-            soak = _prepare(args, place, names, tell)
+            try:
+                soak = _prepare(args, place, names, tell)
+            except BaseException:
+                shutil.rmtree(place, ignore_errors=True)
+                raise
             print(
                 f"{args.rounds} rounds, a fault every {_so_often(args.every)}: {', '.join(names)}",
                 file=stream,
@@ -208,7 +212,11 @@ def _compare(words: list[str]) -> int:
             runs.append(json.loads(Path(name).read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise UsageError(f"{name} is no report of a soak: {error}", "give the report.json of a run") from error
-    print(compare(runs[0], runs[1]))
+    try:
+        print(compare(runs[0], runs[1]))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        what = f"{words[1]} or {words[2]} is no report of a soak, or one of another version"
+        raise UsageError(what, "give the report.json of a run") from error
     return 0
 
 
