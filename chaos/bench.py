@@ -60,7 +60,7 @@ class BenchCommand:
         cells = "\n".join(f"  {name:{width}}  {cell.help}" for name, cell in CELLS.items())
         parser.epilog = (
             f"cells:\n{cells}\n\n"
-            f"cells of peers: {', '.join(PEER_CELLS)}\n"
+            f"cells of peers: {', '.join(PEER_CELLS)}\n\n"
             f"cells of gateway: {', '.join(GATEWAY_CELLS)}\n\n"
             "example:\n  queenright bench --only version,status\n  queenright bench peers --only recovery\n"
             "  queenright bench sweep --streams 1-4,8\n  queenright bench quants a.Q4_K_M.gguf a.Q8_0.gguf --depth 0,2048\n\n"

@@ -13,6 +13,7 @@ import sys
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it takes longer than all of `version`
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from typing import Any, Protocol
 
     from supervisor.errors import QueenrightError
@@ -46,7 +47,7 @@ CORE = {
     "plan": "what the configuration takes of this machine's memory, line by line, and whether it fits",
     "apply": "make the running engine what the configuration says now; restarts only what changed",
     "retry": "try a group again that was given up",
-    "hold": "stop the engine and keep it down, until `queenright release`",
+    "hold": "stop the engine, or a group of it, and keep it down until `queenright release`",
     "release": "end a hold: the engine may run again",
     "restart-keeper": "replace the keeper, as after an upgrade; the engine goes on serving",
     "unit": "print a systemd unit for this engine, for a user or the system",
@@ -75,8 +76,12 @@ def main(argv: list[str] | None = None, known: dict[str, Command] | None = None)
         from supervisor.errors import QueenrightError
 
         if isinstance(error, QueenrightError):
-            _tell(error, as_json="--json" in words)
+            mine = words[: words.index("--")] if "--" in words else words  # the others are of the program of `exec`
+            _tell(error, as_json="--json" in mine)
             return int(error.exit_code)
+        if isinstance(error, OSError) and (why := _nobody_takes_it()):
+            print(f"queenright: what it prints cannot be written: {why}", file=sys.stderr)
+            return 1
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         print(
@@ -85,6 +90,17 @@ def main(argv: list[str] | None = None, known: dict[str, Command] | None = None)
             file=sys.stderr,
         )
         return 1
+
+
+def _nobody_takes_it() -> str:
+    """Why standard output does not take what we print, as on a full disk; "" where it does. What it did not take is then
+    given up: the interpreter's last flush would complain of it once more."""
+    try:
+        print(end="", flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return error.strerror or str(error)
+    return ""
 
 
 def _run(words: list[str], known: dict[str, Command]) -> int:
@@ -109,11 +125,29 @@ def _run(words: list[str], known: dict[str, Command]) -> int:
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Text as it is written. With a width, since argparse imports shutil (and that bz2, lzma, zlib) to find it out
-    itself, and does so for every argument that is added, not only for a help that is shown."""
+    """Paragraphs as wide as the terminal; what is indented (an example, a list) as it is written. With a width, since argparse
+    imports shutil (and that bz2, lzma, zlib) to find it out itself, and does so for every argument that is added, not only
+    for a help that is shown."""
     import argparse
 
-    return argparse.RawDescriptionHelpFormatter(prog, width=_columns() - 2)
+    class Formatter(argparse.RawDescriptionHelpFormatter):
+        def _fill_text(self, text: str, width: int, indent: str) -> str:
+            return "\n".join(f"{indent}{line}" for line in _filled(text, width))
+
+    return Formatter(prog, width=_columns() - 2)
+
+
+def _filled(text: str, width: int) -> Iterator[str]:
+    import textwrap
+
+    paragraph: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        if line and not line.startswith(" "):
+            paragraph.append(line)
+            continue
+        yield from textwrap.wrap(" ".join(paragraph), width, break_long_words=False, break_on_hyphens=False)
+        paragraph.clear()
+        yield line
 
 
 def _columns() -> int:
@@ -160,12 +194,18 @@ def _overview() -> str:
             rows[name] = point.load().help
         except Exception as error:  # noqa: BLE001 - somebody's broken plug-in must not take the help away
             rows[name] = f"(cannot be loaded: {type(error).__name__}: {error})"
+    import textwrap
+
     width = max(map(len, rows))
-    lines = "\n".join(f"  {name:{width}}  {text}" for name, text in rows.items())
+    columns = max(_columns() - 2, width + 24)
+    hanging = " " * (width + 4)
+    lines = "\n".join(
+        textwrap.fill(text, columns, initial_indent=f"  {name:{width}}  ", subsequent_indent=hanging)
+        for name, text in rows.items()
+    )
+    what = textwrap.fill("One inference engine for every process of this machine, kept alive.", columns)
     return (
-        "usage: queenright COMMAND [--help]\n\n"
-        "One inference engine for every process of this machine, kept alive.\n\n"
-        f"{lines}\n\n"
+        f"usage: queenright COMMAND [--help]\n\n{what}\n\n{lines}\n\n"
         "example:\n"
         "  queenright init\n"
         "  queenright model pull smollm2-135m minilm-l6\n"
@@ -178,7 +218,9 @@ def _tell(error: QueenrightError, *, as_json: bool) -> None:
         import json
 
         print(json.dumps(error.as_dict()))
-    print(f"queenright: {error}", file=sys.stderr)
+    from supervisor.wording import printable
+
+    print("\n".join(printable(line) for line in f"queenright: {error}".split("\n")), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -45,17 +45,27 @@ def size(path: Path) -> int:
         return 0
 
 
-def tail(path: Path, *, lines: int, since: int = 0) -> list[str]:
-    """The last lines written after byte `since`; fewer where there are fewer. Never raises for what is in the file."""
+def tail(path: Path, *, lines: int, since: int = 0, most: int = TAIL_BYTES) -> list[str]:
+    """The last lines written after byte `since`, out of the last `most` bytes; fewer where there are fewer. Never raises for
+    what is in the file."""
     try:
         with path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             start = since if since <= end else 0  # it was truncated meanwhile
-            file.seek(max(start, end - TAIL_BYTES))
+            file.seek(max(start, end - most))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:] if lines > 0 else []
+
+
+def last_lines(path: Path, lines: int) -> list[str]:
+    """The last lines of a log for somebody who reads it: however long they are, and of a log that was just cut also what
+    stands in the copy."""
+    found = tail(path, lines=lines, most=COPY_MOST_BYTES)
+    if len(found) < lines:
+        found = tail(path.with_name(path.name + ".1"), lines=lines - len(found), most=COPY_MOST_BYTES) + found
+    return found
 
 
 def last_words(lines: list[str]) -> str:

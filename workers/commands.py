@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    import argparse
+
     from workers.models import CatalogModel
 
 EXAMPLES: Final = """\
@@ -26,7 +27,6 @@ class ModelCommand:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the sub-command's arguments."""
         parser.epilog = EXAMPLES
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
         actions = parser.add_subparsers(dest="model_action", required=True, metavar="ACTION")
         listing = actions.add_parser("list", help="known models, and whether they are here")
         pulling = actions.add_parser("pull", help="bring a model into the cache")

@@ -31,6 +31,15 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slot", type=Path, metavar="DIR", help="slot directory (default: as configured)")
 
 
+def count(text: str) -> int:
+    """Of `--lines`: a number of lines, 0 or more."""
+    import argparse
+
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines")
+    return int(text)
+
+
 def add_drain(parser: argparse.ArgumentParser) -> None:
     """`--drain`."""
     parser.add_argument(
@@ -120,12 +129,12 @@ def watch(slot: Slot, names: Collection[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def patience(text: str) -> Iterator[None]:
-    """Say `text` on standard error, once, if what is done inside takes longer than PATIENCE."""
+def patience(what: str) -> Iterator[None]:
+    """Say on standard error, once, that `what` is waited for, if what is done inside takes longer than PATIENCE."""
     import sys
     from threading import Timer
 
-    timer = Timer(PATIENCE, lambda: print(f"queenright: {text}", file=sys.stderr, flush=True))
+    timer = Timer(PATIENCE, lambda: print(f"queenright: waiting for {what}", file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
     try:

@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.commands._common import add_place, length, slot_of
+from supervisor.commands._common import add_place, count, length, slot_of
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +27,7 @@ class Events:
             "--since", type=_since, metavar="TIME", help="not older than so long (`10min`, `2h`, `3d`), or than a date"
         )
         parser.add_argument(
-            "--lines", type=int, metavar="N", help="how many of the last (default: 50; all with --since)"
+            "--lines", type=count, metavar="N", help="how many of the last (default: 50; all with --since)"
         )
         parser.epilog = (
             "example:\n  queenright events --since 2h\n  queenright events --follow --json\n\n"
@@ -44,11 +44,13 @@ class Events:
         follower = Follower(slot.events, logfiles.size(slot.events))
         older = slot.events.with_name(f"{slot.events.name}.1")
         before = [line for path in (older, slot.events) for line in Follower(path, 0).take()]
+        if not before:
+            slot.examine()  # what may not be looked into is not empty
         if not before and not args.follow:
             raise NoEngineError(f"there are no events in {slot.events}", "no engine has run in this slot yet")
         wanted = [event for event in parsed(before) if args.since is None or event["at"] >= args.since]
         lines = args.lines if args.lines is not None else 50 if args.since is None else len(wanted)
-        tell(wanted[max(0, len(wanted) - max(0, lines)) :], as_json=args.json)
+        tell(wanted[max(0, len(wanted) - lines) :], as_json=args.json)
         while args.follow:
             tell(parsed(follower.take()), as_json=args.json)
             time.sleep(budgets.FOLLOW_POLL)  # noqa: TID251 - a file has no event to wait for

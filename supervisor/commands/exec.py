@@ -46,7 +46,7 @@ class Exec:
         parser.add_argument("command", nargs="...", metavar="-- COMMAND", help="the program and its arguments")
         parser.usage = "queenright exec [--role ROLE] [--config FILE] [--slot DIR] -- COMMAND ..."
         parser.epilog = (
-            "example:\n  queenright exec -- sh -c 'curl -H \"Authorization: Bearer $OPENAI_API_KEY\" $OPENAI_BASE_URL/models'\n\n"
+            "example:\n  queenright exec -- sh -c 'curl -s \"$OPENAI_BASE_URL/models\"'\n\n"
             "The URL is the gateway's: all roles are behind it, and requests are held and sent again while a group is down.\n"
             "Where the gateway is off it is the role's own.\n\n"
             "The engine is started if it does not run, and built again if it dies meanwhile. One that is stopped or held\n"
@@ -157,7 +157,7 @@ def _opened(args: argparse.Namespace, words: Sequence[str]) -> Engine:
     def say(text: str) -> None:
         print(f"queenright: {text}", file=sys.stderr, flush=True)
 
-    with patience("waiting for the engine; `queenright status` shows what it does"):
+    with patience("the engine; `queenright status` shows what it does"):
         slot = Path(os.path.abspath(args.slot)) if args.slot else None
         engine = client.open_engine(args.config, program=_name(words), say=say, slot=slot)
         try:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from supervisor import budgets
-from supervisor.commands._common import add_place, slot_of
+from supervisor.commands._common import add_place, count, slot_of
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +27,7 @@ class Logs:
         add_place(parser)
         parser.add_argument("name", nargs="?", metavar="GROUP", help="a group, or `keeper` or `warden` (default: all)")
         parser.add_argument(
-            "--lines", type=int, default=50, metavar="N", help="how many of the last lines (default: 50)"
+            "--lines", type=count, default=50, metavar="N", help="how many of the last lines (default: 50)"
         )
         parser.add_argument("--follow", action="store_true", help="go on with what is written, until Ctrl-C")
         parser.add_argument(
@@ -45,6 +45,8 @@ class Logs:
         if args.start:
             return show_starts(slot, args.name)
         found = chosen_logs(slot)
+        if not found:
+            slot.examine()  # what may not be looked into is not empty
         if args.name is not None and args.name not in found:
             known = ", ".join(found) or f"none in {slot.logs}"
             raise UsageError(f"there is no log of {args.name!r}", f"logs: {known}")
@@ -55,7 +57,7 @@ class Logs:
         for path in chosen:
             if len(chosen) > 1:
                 print(f"==> {path.stem} <==")
-            for line in logfiles.tail(path, lines=max(0, args.lines)):
+            for line in logfiles.last_lines(path, args.lines):
                 print(line)
         if args.follow:
             follow(slot, args.name, followers)

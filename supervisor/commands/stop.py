@@ -35,7 +35,7 @@ class Stop:
         if locks.is_held(slot.warden_lock) is not True:  # what lives is stopped, whatever became of its directory
             slot.examine()
         who = f"queenright stop (pid {os.getpid()}, user id {os.getuid()})"
-        with patience("the engine is still stopping"):
+        with patience("the engine to stop"):
             done = stopping.stop(slot, who=who, drain_s=args.drain, heard=_tell_of_draining)
         private = [str(one.path) for one in slot.private_slots() if locks.is_held(one.warden_lock) is True]
         if args.json:

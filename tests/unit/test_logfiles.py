@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor import budgets, logfiles
-from supervisor.logfiles import TAIL_BYTES, cap, last_words, size, tail
+from supervisor.logfiles import TAIL_BYTES, cap, last_lines, last_words, size, tail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,6 +115,24 @@ def test_a_tail_has_the_last_lines_of_this_generation(log: Path) -> None:
         file.write("one\n\ntwo  \nthree\nfour")
     assert tail(log, lines=3, since=since) == ["two", "three", "four"]
     assert tail(log, lines=99, since=since) == ["one", "two", "three", "four"]
+
+
+def test_no_lines_are_none(log: Path) -> None:
+    log.write_text("one\ntwo\n")
+    assert tail(log, lines=0) == last_lines(log, 0) == []
+
+
+def test_who_reads_a_log_gets_as_many_lines_as_he_wants(log: Path) -> None:
+    """However long they are, and right after a cut too."""
+    wanted = [f"{number} {'x' * 1000}" for number in range(200)]
+    log.write_text("".join(f"{line}\n" for line in wanted))
+    assert len("".join(wanted)) > TAIL_BYTES
+    assert last_lines(log, 1000) == wanted
+    assert last_lines(log, 150) == wanted[-150:]
+    assert cap(log, limit=1)
+    with log.open("a") as file:
+        file.write("after the cut\n")
+    assert last_lines(log, 3) == [*wanted[-2:], "after the cut"]
 
 
 def test_a_tail_of_a_file_that_was_truncated_meanwhile(log: Path) -> None:

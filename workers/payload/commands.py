@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    import argparse
+
     from workers.payload.manifest import Manifest
     from workers.payload.pointing import Pointer
     from workers.payload.trash import Aside
@@ -33,7 +34,6 @@ class PayloadCommand:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the sub-command's arguments."""
         parser.epilog = EXAMPLES
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
         actions = parser.add_subparsers(dest="payload_action", required=True, metavar="ACTION")
         listing = actions.add_parser("list", help="the files of the manifest, and what was put aside")
         verify = actions.add_parser("verify", help="is what lies there what the manifest says?")

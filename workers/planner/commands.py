@@ -51,7 +51,6 @@ class ExplainCommand:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the sub-command's arguments."""
         parser.epilog = EXAMPLES
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.add_argument("model", metavar="MODEL", help="a .gguf file, or a name out of `queenright model list`")
         parser.add_argument(
             "--arguments", type=shlex.split, default=[], metavar='"..."', help="llama-server's own, as in a launch"
