@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from supervisor.commands._common import add_place, slot_of
+from supervisor.commands._common import add_place, patience, slot_of
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +41,8 @@ class Doctor:
     def _check(self, args: argparse.Namespace) -> int:
         from supervisor.checks import Finding
 
-        checks = list(look(args))
+        with patience("the devices, models and the slot to be looked at"):
+            checks = list(look(args))
         bad = any(check.finding is Finding.BAD for check in checks)
         if args.json:
             facts = [

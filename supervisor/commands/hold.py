@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.commands._common import add_place, length, slot_of
+from supervisor.commands._common import add_place, length, patience, slot_of
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +56,8 @@ class Hold:
                 names = [group] if group else []
                 control.ask(slot, "hold", limit=budgets.STOP_ANSWER, who=hold.who, why=hold.describe(), groups=names)
                 limit = budgets.TEARDOWN + budgets.CONTROL_ANSWER
-                snapshot = control.ask(slot, "wait" if group else "rest", limit=limit, groups=names)
+                with patience(f"{what} to come down"):
+                    snapshot = control.ask(slot, "wait" if group else "rest", limit=limit, groups=names)
             except control.ControlError as error:
                 if holding.find(slot, group) is None:
                     raise  # it was released meanwhile, or its time is over

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from supervisor.commands._common import patience
+
 if TYPE_CHECKING:
     import argparse
 
@@ -38,15 +40,16 @@ class PlanCommand:
         by_kind: dict[str, list[GroupConfig]] = {}
         for group in config.groups.values():
             by_kind.setdefault(group.kind, []).append(group)
-        here = survey()
         forecasts: list[kinds.Forecast] = []
         silent: list[str] = []
-        for name, groups in by_kind.items():
-            kind = kinds.find(name)
-            if isinstance(kind, kinds.Foreseeing):
-                forecasts += kind.foresee(groups, here, config.engine)
-            else:
-                silent += [group.name for group in groups]
+        with patience("the devices and models to be looked at"):
+            here = survey()
+            for name, groups in by_kind.items():
+                kind = kinds.find(name)
+                if isinstance(kind, kinds.Foreseeing):
+                    forecasts += kind.foresee(groups, here, config.engine)
+                else:
+                    silent += [group.name for group in groups]
         fits = all(forecast.fits for forecast in forecasts)
         if args.json:
             import json

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from supervisor.commands._common import add_place, need_engine, slot_of
+from supervisor.commands._common import add_place, need_engine, patience, slot_of
 
 if TYPE_CHECKING:
     import argparse
@@ -43,19 +43,20 @@ class RestartKeeper:
         old = control.ask(slot, "status", limit=budgets.STOP_ANSWER)["keeper"]
         with suppress(ControlError):  # it may be gone before its answer is
             control.ask(slot, "restart-keeper", who=f"queenright restart-keeper (pid {os.getpid()})")
-        while (left := began + budgets.CONTROL_WAIT - time.monotonic()) > 0:
-            try:
-                new = control.ask(slot, "status", limit=left)["keeper"]
-                if new["pid"] != old["pid"]:
-                    break
-            except ControlError:
-                pass  # between the two
-            time.sleep(budgets.READY_POLL)  # noqa: TID251 - the old one's end is seen by asking
-        else:
-            raise EngineStartError(
-                f"no new keeper answered within {budgets.CONTROL_WAIT:g} s; the engine goes on",
-                f"see {slot.keeper_log}",
-            )
+        with patience("the next keeper; the engine goes on serving"):
+            while (left := began + budgets.CONTROL_WAIT - time.monotonic()) > 0:
+                try:
+                    new = control.ask(slot, "status", limit=left)["keeper"]
+                    if new["pid"] != old["pid"]:
+                        break
+                except ControlError:
+                    pass  # between the two
+                time.sleep(budgets.READY_POLL)  # noqa: TID251 - the old one's end is seen by asking
+            else:
+                raise EngineStartError(
+                    f"no new keeper answered within {budgets.CONTROL_WAIT:g} s; the engine goes on",
+                    f"see {slot.keeper_log}",
+                )
         took = time.monotonic() - began
         if args.json:
             import json

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from supervisor.commands._common import add_place, slot_for
+from supervisor.commands._common import add_place, patience, slot_for
 
 if TYPE_CHECKING:
     import argparse
@@ -42,8 +42,9 @@ class Run:
             from supervisor import resolving
             from supervisor.contract import Lifetime
 
-            config = resolving.load(args.config)
-            spec = resolving.resolve(config, Lifetime.RUN)
+            with patience("binaries and models to be looked at"):
+                config = resolving.load(args.config)
+                spec = resolving.resolve(config, Lifetime.RUN)
             slot = slot_for(args, config)
             slot.prepare()
             become_warden(slot, spec, keeper)
@@ -79,12 +80,13 @@ def become_warden(slot: Slot, spec: EngineSpec, keeper: Standby | None) -> NoRet
     def say(text: str) -> None:
         print(f"queenright: {text}", file=sys.stderr, flush=True)
 
-    hold = acquire.take_empty(slot, spec, program="queenright run", say=say)
-    try:
-        _refuse_what_does_not_fit(spec)
-    except BaseException:
-        hold.release()
-        raise
+    with patience(f"{slot.path}, and for memory to be looked at"):
+        hold = acquire.take_empty(slot, spec, program="queenright run", say=say)
+        try:
+            _refuse_what_does_not_fit(spec)
+        except BaseException:
+            hold.release()
+            raise
     acquire.write_contract(slot, spec)
     names = ", ".join(f"{group.name} ({', '.join(launch.role for launch in group.launches)})" for group in spec.groups)
     say(f"keeping {names} in {slot.path}; Ctrl-C stops it")

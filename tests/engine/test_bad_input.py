@@ -161,7 +161,7 @@ def test_a_slot_that_cannot_be_used_is_refused_by_every_command(place: Place, wh
     make(place.slot.path)
     if what == "read-only":
         place.prefix = as_plain_user()
-    for command in ("run", "status", "stop"):
+    for command in ("run", "status", "stop", "logs", "events"):
         done = place.cli(command)
         assert (done.returncode, done.stdout) == (ExitCode.ERROR, "")
         assert f"{place.slot.path} {words}" in done.stderr

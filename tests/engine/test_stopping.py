@@ -298,7 +298,7 @@ def test_stop_works_with_a_keeper_that_hangs(place: Place) -> None:
         done = place.cli("stop")
         assert done.returncode == ExitCode.OK, done.stderr
         assert "by the warden" in done.stdout
-        assert "still stopping" in done.stderr, "seconds without a word"
+        assert "waiting for the engine to stop" in done.stderr, "seconds without a word"
         assert deaths.alive() == []
     assert not place.slot.contract_record.exists(), "its member would take this for an accident, and rebuild"
     last = json.loads(place.slot.events.read_text().splitlines()[-1])
