@@ -35,7 +35,8 @@ NEXT: Final[Mapping[str, str]] = {
     "stuck load": "look at the disk and at `queenright logs {name}`; the group's start_limit_s ends the load",
     "memory": "`queenright status --json` has it line by line (memory.compared, memory.asked); configure what it really takes",
     "two accounts": "`queenright plan` shows both, and which of them is gone by; it is worth a report, with the model's name",
-    "gateway": "see [gateway] in queenright.toml, then `queenright apply`; direct members are served all the same",
+    "gateway": "see what has its port, or [gateway] in queenright.toml and `queenright apply`; it is tried again by itself, and"
+    " direct members are served all the same",
     "off device": "`queenright doctor` says what the driver shows; once it works, `queenright stop` and a new start load it there",
     "gone quiet": "if that program is not wanted any more, end it: it keeps the engine up",
 }

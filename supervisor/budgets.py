@@ -232,6 +232,9 @@ MEMBER_POLL: Final = 0.25
 LOAD_LOOK: Final = 1.0
 """Between two looks at how far a load is. Each takes up to 8 ms of a thread (measured), and only while something loads."""
 
+LOAD_SAID: Final = 3.0
+"""A load that takes longer has its progress said on the terminal of `queenright run`. One that is over by then needs no word."""
+
 USE_STEP: Final = 10.0
 """Between two words of a member that it uses the engine. For people, who see it as `12 s ago`; noting it takes 3 us and
 comparing 0.2 us (measured), of a request that takes milliseconds."""
@@ -360,6 +363,10 @@ CONNECT_LIMIT: Final = 5.0
 GATEWAY_PATIENCE: Final = 2.0
 """The gateway waits so long for the engine's own processes to be started before it takes the keeper's time for itself."""
 
+GATEWAY_RETRY: Final = 5.0
+"""Between two tries of a gateway that cannot serve: whoever has its port ends, and a key file is closed to others, without
+anybody saying so. A try is a bind(2) and the look at a file."""
+
 GATEWAY_START: Final = 10.0
 """For a gateway that is about to serve, of a program that would be given its address: GATEWAY_PATIENCE and half a second of
 imports, on a machine that is busy with a load. Beyond it the program gets the group's own address."""
@@ -470,6 +477,7 @@ def check() -> None:
         "READY_POLL_FIRST < READY_POLL < READY_POLL_MOST": READY_POLL_FIRST < READY_POLL < READY_POLL_MOST,
         "RESTART_DELAYS grow": list(RESTART_DELAYS) == sorted(RESTART_DELAYS),
         "RESTART_INTENSITY * RESTART_RESET < RESTART_PERIOD": RESTART_INTENSITY * RESTART_RESET < RESTART_PERIOD,
+        "LOAD_LOOK < LOAD_SAID": LOAD_LOOK < LOAD_SAID,
         "START_LOG_LOOK < LOG_CHECK": START_LOG_LOOK < LOG_CHECK,
         "KEEPER_DELAYS grow": list(KEEPER_DELAYS) == sorted(KEEPER_DELAYS),
         # Nothing is told to the service manager before there is a warden.

@@ -139,12 +139,15 @@ class Keeper:
         it is said a little later."""
         self.change.set()
         self.change = trio.Event()
+        self._narrator.see_gateway(self.gateway.describe())
         if self.tree is not None:
             groups = self.tree.groups
             names = groups if name is None else groups.keys() & {name}  # to look at all of them costs their square
             for each in names:
                 self.recoveries.see(each, groups[each].state, time.monotonic())
                 self._narrator.see_fetch(each, groups[each].fetch.describe())
+                nurse = groups[each].nurse
+                self._narrator.see_loads(each, nurse.loads.told if nurse else {}, time.monotonic())
             self._narrator.see((each, groups[each].state, groups[each].reason) for each in names)
 
     def _note_end(self, facts: dict[str, Any]) -> None:

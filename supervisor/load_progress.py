@@ -49,6 +49,12 @@ class LoadWatch:
             return None
         return {"bytes": found.read, "of": found.size, "moved": round(found.moved, 3)}
 
+    @property
+    def told(self) -> dict[str, dict[str, Any]]:
+        """`describe` of each role that loads."""
+        found = {role: self.describe(role) for role in self._loads}
+        return {role: load for role, load in found.items() if load is not None}
+
     async def run(self) -> None:
         """Look, once a second, until cancelled."""
         while True:

@@ -28,8 +28,11 @@ class Narrator:
         self._slot, self._console = slot, console
         self._seen: dict[str, tuple[State, str]] = {}
         self._tenths: dict[str, tuple[str, int]] = {}
+        self._loads: dict[tuple[str, str], tuple[float, int]] = {}
+        """By group and role: since when it is seen, and the tenth that was said last."""
+        self._gateway = ""
         self._untold: list[tuple[float, str, dict[str, Any]]] = []
-        """When, what, and the facts, in the order in which it happened."""
+        """When, what ("" for what is said only), and the facts, in the order in which it happened."""
         self._news = trio.Event()
 
     def see(self, groups: Iterable[tuple[str, State, str]]) -> None:
@@ -50,9 +53,34 @@ class Narrator:
         if was is not None and was[0] == now[0] and now[1] > was[1]:
             self._note("fetch", {"group": name, "step": now[0], "bytes": fetching["bytes"], "of": fetching["of"]})
 
+    def see_loads(self, name: str, loads: dict[str, dict[str, Any]], now: float) -> None:
+        """How far a group's servers are with loading, by role: a line for each tenth of a model, for a terminal alone, and none of a
+        load that is over by LOAD_SAID. `now` in seconds of a clock that only goes on."""
+        for gone in [key for key in self._loads if key[0] == name and key[1] not in loads]:
+            del self._loads[gone]
+        for role, load in loads.items():
+            tenth = 10 * load["bytes"] // max(1, load["of"])
+            since, said = self._loads.setdefault((name, role), (now, -1))
+            if now - since >= budgets.LOAD_SAID and tenth > said:
+                self._loads[name, role] = (since, tenth)
+                self._say(f"{name}: loading {role}: {progress(load['bytes'], load['of'])}")
+
+    def see_gateway(self, gateway: dict[str, Any]) -> None:
+        """Where it serves, or why it does not (`gateway.upkeep.Gateway.describe`)."""
+        said = {"serving": f"{gateway['url']}/v1", "failed": "serves nobody"}.get(gateway["state"], "")
+        text = ": ".join(filter(None, (said, gateway["reason"])))
+        if said and text != self._gateway:
+            self._gateway = text
+            self._say(f"gateway: {text}")
+
     def note_end(self, facts: dict[str, Any]) -> None:
         """A death in a group, for the journal (`endings.facts`)."""
         self._note("ended", facts)
+
+    def _say(self, text: str) -> None:
+        """For the terminal alone: the state of a moment, which `queenright status` has and the journal need not."""
+        self._untold.append((time.time(), "", {"text": text}))
+        self._news.set()
 
     def _note(self, what: str, facts: dict[str, Any]) -> None:
         self._untold.append((time.time(), what, facts))
@@ -68,6 +96,9 @@ class Narrator:
     def say_all(self) -> None:
         """Say what was not said yet."""
         for at, what, facts in self._untold:
+            if not what:
+                self._console.say(facts["text"])
+                continue
             if what == "state":
                 reason = f": {facts['reason']}" if facts["reason"] else ""
                 self._console.say(f"{facts['group']}: {facts['state']}{reason}")

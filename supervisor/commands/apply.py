@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Final
 
 from supervisor.commands._common import add_drain, add_place, need_engine, slot_for, watch
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
     from supervisor.contract import EngineSpec
+    from supervisor.slot import Slot
 
 
 class Apply:
@@ -50,6 +52,8 @@ class Apply:
         state = "unchanged"
         if differences and not args.dry_run:
             state = watch(slot, [group.name for group in wanted.groups])["state"]
+            if GATEWAY in differences and wanted.gateway.enabled:
+                _wait_for_gateway(slot)
         if args.json:
             import json
 
@@ -61,6 +65,9 @@ class Apply:
 
 COMMAND: Final = Apply()
 
+GATEWAY: Final = "[gateway]"
+"""What it is called among the groups, none of which can be called so."""
+
 
 def changes(serving: EngineSpec, wanted: EngineSpec) -> dict[str, str]:
     """What becomes of each group that is not left alone, and of the gateway, in plain words."""
@@ -71,5 +78,20 @@ def changes(serving: EngineSpec, wanted: EngineSpec) -> dict[str, str]:
     found |= {name: "is restarted" for name in after.keys() & before.keys() if not after[name].runs_as(before[name])}
     found = dict(sorted(found.items()))
     if wanted.gateway != serving.gateway:
-        found["[gateway]"] = "is served as configured" if wanted.gateway.enabled else "is switched off"
+        found[GATEWAY] = "is changed" if wanted.gateway.enabled else "is switched off"
     return found
+
+
+def _wait_for_gateway(slot: Slot) -> None:
+    """Until it serves as it is configured now. Raises GatewayError where it does not, and ControlError."""
+    from supervisor import budgets, control
+    from supervisor.errors import GatewayError
+
+    deadline = time.monotonic() + budgets.GATEWAY_START
+    while (found := control.ask(slot, "status")["gateway"])["state"] != "serving":
+        if found["state"] == "failed" or time.monotonic() > deadline:
+            raise GatewayError(
+                f"the groups are as configured, and the gateway is not: {found['reason'] or found['state']}",
+                "`queenright status` shows it; it is tried again by itself",
+            )
+        time.sleep(budgets.READY_POLL)  # noqa: TID251 - it is polled, as its groups are

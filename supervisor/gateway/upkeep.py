@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
@@ -86,25 +87,28 @@ class Gateway:
     async def run(self) -> None:
         """Serve as the contract says, also after it changed. Ends only by cancellation."""
         await self._engine_is_under_way()
+        tried: GatewaySpec | None = None
         while True:
             spec = self._spec
             if spec.enabled and not self._is_closing:
+                if tried is None or _served(tried) != _served(spec):  # a further try is no news until it ends otherwise
+                    self._be(GatewayState.STARTING, "")
                 try:
                     await self._serve(spec)
                 except QueenrightError as error:
-                    self._be(GatewayState.FAILED, str(error).replace("\n ", ":"))
-                    logfiles.complain(f"gateway: {error}")
+                    self._fail(str(error).replace("\n ", ":"))
                 except Exception as error:  # noqa: BLE001 - whatever is wrong with it must not fell the engine
-                    self._be(GatewayState.FAILED, f"{type(error).__name__}: {error}")
-                    logfiles.complain(f"gateway: {type(error).__name__}: {error}")
+                    self._fail(f"{type(error).__name__}: {error}")
             else:
                 self._be(GatewayState.OFF, "")
                 self._let_go()
+            tried = spec if self.state is GatewayState.FAILED else None
             async with trio.open_nursery() as nursery:
                 if self._given is not None and not self._is_closing:
                     nursery.start_soon(self._turn_away, self._given)
-                while _served(self._spec) == _served(spec):
-                    await self._keeper.changed()
+                with trio.move_on_after(budgets.GATEWAY_RETRY if tried else inf):
+                    while _served(self._spec) == _served(spec):
+                        await self._keeper.changed()
                 nursery.cancel_scope.cancel()
 
     async def close(self, limit_s: float) -> None:
@@ -120,7 +124,6 @@ class Gateway:
 
     async def _serve(self, spec: GatewaySpec) -> None:
         """Until it is closed, or is to be elsewhere."""
-        self._be(GatewayState.STARTING, "")
         # Half a second of imports; in a thread they leave the keeper its say meanwhile.
         make = await trio.to_thread.run_sync(_import_server)
         # Before anybody can connect: the warden keeps what listens, and who connects to it would wait for nobody.
@@ -143,6 +146,7 @@ class Gateway:
             await trio.to_thread.run_sync(self._keeper.write_record)
             while _served(self._spec) == _served(spec):
                 await self._keeper.changed()
+            self._be(GatewayState.STARTING, "")  # elsewhere; or off in a moment
             await self._server.close(budgets.GATEWAY_MOVE)
             nursery.cancel_scope.cancel()
         self._server = None
@@ -179,6 +183,11 @@ class Gateway:
             await turn_away(listener, "403 Forbidden", saying.error(what, "permission_error", "gateway_off"))
         except OSError as error:  # of no harm to the engine, like all that the gateway does
             logfiles.complain(f"gateway: {error}")
+
+    def _fail(self, reason: str) -> None:
+        if (self.state, self.reason) != (GatewayState.FAILED, reason):
+            logfiles.complain(f"gateway: {reason}")
+        self._be(GatewayState.FAILED, reason)
 
     def _be(self, state: GatewayState, reason: str, url: str = "") -> None:
         if (state, reason) != (self.state, self.reason):

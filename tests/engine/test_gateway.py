@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from supervisor.errors import ExitCode
 from supervisor.straight import Chunks
 from tests.engine.fronts import PATIENCE
 from tests.engine.kit import Kit, Launch
@@ -397,6 +398,14 @@ def test_a_port_that_is_taken_is_said_and_the_engine_goes_on(own: Place) -> None
     assert shown["state"] == "running"
     assert shown["gateway"]["url"] is None
     assert f"127.0.0.1:{port} is taken" in shown["gateway"]["reason"]
+    assert serving(own)["url"] == f"http://127.0.0.1:{port}", "once the other one has ended, with no word of anybody"
+    assert own.slot.keeper_log.read_text().count("is taken") == 1, "each try says it anew"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        own.configure(gateway={"listen": f"127.0.0.1:{port}"})
+        refused = own.cli("apply")
+    assert refused.returncode == ExitCode.ERROR, "it is not as the configuration says"
+    assert f"127.0.0.1:{port} is taken" in refused.stderr
 
 
 @pytest.mark.long

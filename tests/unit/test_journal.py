@@ -77,6 +77,58 @@ def test_what_cannot_be_written_is_lost_and_nothing_else(
     journal.note(slot, "state")
 
 
+class Heard:
+    """A console that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_a_long_load_is_told_of_at_each_tenth_and_a_short_one_not_at_all(slot: Slot) -> None:
+    heard = Heard()
+    narrator = Narrator(slot, heard)  # type: ignore[arg-type]
+
+    def see(at: float, **done: int) -> None:
+        narrator.see_loads("chat", {role: {"bytes": read << 20, "of": 100 << 20} for role, read in done.items()}, at)
+
+    for at, read in enumerate((1, 12, 30, 44, 47, 71, 100)):
+        see(float(at), small=read) if at < 2 else see(float(at), chat=read)
+    see(7.0)
+    see(8.0, chat=3)  # loaded anew
+    see(8.0 + budgets.LOAD_SAID, chat=9)
+    narrator.say_all()
+    progress = [f"{read} %, {read}.0 of 100.0 MiB" for read in (71, 100, 9)]
+    assert heard.lines == [f"chat: loading chat: {one}" for one in progress]
+    assert not slot.events.exists(), "it is the state of a moment"
+
+
+def test_where_the_gateway_is_and_why_it_is_nowhere_is_said_once(slot: Slot) -> None:
+    heard = Heard()
+    narrator = Narrator(slot, heard)  # type: ignore[arg-type]
+    url, moved = "http://127.0.0.1:11412", "port 11411 was taken by another program, so it is on 11412"
+    for state, where, reason in (
+        ("off", None, ""),
+        ("starting", None, ""),
+        ("serving", url, ""),
+        ("serving", url, ""),
+        ("serving", url, moved),
+        ("closing", url, ""),
+        ("failed", None, "127.0.0.1:11411 is taken by another program"),
+        ("serving", url, ""),
+    ):
+        narrator.see_gateway({"state": state, "url": where, "reason": reason})
+    narrator.say_all()
+    assert heard.lines == [
+        f"gateway: {url}/v1",
+        f"gateway: {url}/v1: {moved}",
+        "gateway: serves nobody: 127.0.0.1:11411 is taken by another program",
+        f"gateway: {url}/v1",
+    ]
+
+
 def test_a_keepers_events_stand_in_the_order_in_which_they_happened(slot: Slot) -> None:
     narrator = Narrator(slot, Console(False))
     narrator.see([("chat", State.REBUILDING, "its proxy ended: killed by SIGKILL")])
