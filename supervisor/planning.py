@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 from attrs import evolve
 
-from supervisor import budgets, identity
+from supervisor import budgets
 from supervisor.devices import promises
-from supervisor.devices.promises import HOST, Grant, Reservation
-from supervisor.devices.shape import Figure, How
+from supervisor.devices.promises import Grant
 from supervisor.errors import DoesNotFitError, EngineStartError, LockTimeoutError, SlotError
-from supervisor.kinds import Planned, Planning, Preparing
+from supervisor.kinds import Planned, Planning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from supervisor.contract import EngineSpec, GroupSpec, LaunchSpec
+    from supervisor.contract import GroupSpec, LaunchSpec
     from supervisor.devices.reservations import Promise
-    from supervisor.devices.shape import Device, Survey
     from supervisor.kinds import Kind
 
 _leaving: dict[tuple[str, str], float] = {}
@@ -251,11 +249,12 @@ class _Attempt:
     def make(self, spec: GroupSpec, kind: Planning) -> tuple[Planned, Promise | None]:
         from supervisor.devices import reservations
         from supervisor.devices.survey import survey
+        from supervisor.fitting import granted, untold
 
         try:
             with reservations.planning() as book:
                 seen = survey()
-                if why := _untold(seen):
+                if why := untold(seen):
                     self.trouble = why
                     return _unplanned(spec, why), None
                 planned = kind.plan(spec, granted(seen, book.live().values()))
@@ -266,7 +265,7 @@ class _Attempt:
             # here: an engine that could serve must not wait for another's sake.
             self.trouble = error.what
             seen = survey()
-            return (_unplanned(spec, why) if (why := _untold(seen)) else kind.plan(spec, seen)), None
+            return (_unplanned(spec, why) if (why := untold(seen)) else kind.plan(spec, seen)), None
         with self._turn:
             if not self._is_abandoned:
                 self._promise = promise
@@ -282,14 +281,6 @@ class _Attempt:
             promise.release()
 
 
-def _untold(seen: Survey) -> str:
-    """Why it cannot be told what memory there is: the driver did not say (it hangs, or whoever asked it was killed), or the kernel
-    did not; "" where it can. Unknown is not without cards, and not 0."""
-    if seen.incomplete:
-        return seen.reason
-    return f"system memory: {seen.host.available.source}" if seen.host.available.bytes is None else ""
-
-
 def _unplanned(spec: GroupSpec, why: str) -> Planned:
     """What is started where that cannot be told: nothing is refused and nothing reckoned, and it is started as it is written.
     Raises EngineStartError where that is what a plan was to find."""
@@ -299,64 +290,3 @@ def _unplanned(spec: GroupSpec, why: str) -> Planned:
             "`queenright doctor` says more; or give context and sequences as numbers",
         )
     return Planned(spec, {}, {})
-
-
-def refuse_what_does_not_fit(spec: EngineSpec, find_kind: Callable[[str], Kind]) -> None:
-    """For a front end, before it starts anything: raise DoesNotFitError for an engine whose groups, one after the other,
-    have no room now, and have none a moment later: a predecessor's memory may be on its way back. Nothing is promised;
-    what cannot be told here and now is the keeper's to find."""
-    for step in promises.attempts(lambda: None):
-        try:
-            _refuse(spec, find_kind)
-        except DoesNotFitError:
-            if step.is_last:
-                raise
-        else:
-            return
-        threading.Event().wait(budgets.MEMORY_LOOK)
-
-
-def _refuse(spec: EngineSpec, find_kind: Callable[[str], Kind]) -> None:
-    from supervisor.devices import reservations
-    from supervisor.devices.survey import survey
-
-    try:
-        with reservations.planning(wait=budgets.CONTROL_WAIT) as book:
-            live = list(book.live().values())
-            seen = survey()
-    except (SlotError, LockTimeoutError):
-        return
-    for group in () if _untold(seen) else spec.groups:
-        kind = find_kind(group.kind)
-        if group.payload and isinstance(kind, Preparing) and kind.lacks(group):
-            continue  # what it takes is in a file that is still to come
-        if isinstance(kind, Planning) and group.is_planned:
-            taken = kind.plan(group, granted(seen, live)).grants
-            grants = tuple(Grant(device, size) for device, size in taken.items())
-            live.append(Reservation("", group.name, grants, *identity.own()))
-
-
-def granted(seen: Survey, live: Iterable[Reservation]) -> Survey:
-    """The survey less what others were promised: what a plan may take."""
-    known = list(live)
-    if not known:
-        return seen
-    host = seen.host
-    available = _granted(HOST, host.total, host.available, known)
-    devices = tuple(_device(one, known, available) for one in seen.devices)
-    return evolve(seen, devices=devices, host=evolve(host, available=available))
-
-
-def _device(device: Device, known: list[Reservation], host: Figure) -> Device:
-    if device.unified:
-        return evolve(device, free=host)
-    return evolve(device, free=_granted(device.uuid, device.total, device.free, known))
-
-
-def _granted(place: str, total: Figure, free: Figure, known: list[Reservation]) -> Figure:
-    if total.bytes is None or free.bytes is None:
-        return free
-    found = promises.grantable(place, total.bytes, free.bytes, known)
-    if found.bytes == free.bytes:
-        return free
-    return Figure(found.bytes, f"{free.source}; {found.text}", How.MODELLED)

@@ -101,6 +101,6 @@ def _refuse_what_does_not_fit(spec: EngineSpec) -> None:
     from supervisor import kinds
 
     if any(group.is_planned and isinstance(kinds.find(group.kind), kinds.Planning) for group in spec.groups):
-        from supervisor import planning
+        from supervisor import fitting
 
-        planning.refuse_what_does_not_fit(spec, kinds.find)
+        fitting.refuse_what_does_not_fit(spec, kinds.find)

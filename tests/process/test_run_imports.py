@@ -1,39 +1,80 @@
-"""What `queenright run` imports before it becomes the warden: each library is CPU time that the first group waits for."""
+"""What a front end imports before an engine begins to start: each library is CPU time that the first group waits for."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.engine.kit import make_kit
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-HEAVY = {"filelock", "httpx", "psutil", "rich", "trio"}
+HEAVY = {"filelock", "httpx", "importlib.metadata", "psutil", "rich", "trio"}
 
-SCRIPT = """
-import json, os, sys
-from supervisor import cli
-def become(program, argv, environment):
-    print(json.dumps(sorted(sys.modules)), flush=True)
+TELL = """
+import os, sys
+before = set(sys.modules)  # site-packages may import things of their own (coverage, setuptools)
+def tell(*_):
+    print(*set(sys.modules) - before, flush=True)
     os._exit(0)
-os.execve = become
+"""
+RUN = """
+from supervisor import cli
+os.execve = tell  # by which it becomes the warden
 sys.exit(cli.main(["run", "--config", sys.argv[1]]))
+"""
+MEMBER = """
+from pathlib import Path
+from supervisor import wardens
+from supervisor.client import open_engine
+wardens.start_detached = tell
+open_engine(Path(sys.argv[1]))
 """
 
 
-@pytest.mark.process
-def test_run_imports_no_library_that_its_groups_need_not(tmp_path: Path) -> None:
-    config = tmp_path / "queenright.toml"
-    config.write_text(
-        f'[engine]\nslot = {json.dumps(str(tmp_path / "slot"))}\n[groups.g]\nkind = "command"\n[groups.g.options]\n'
+def command_group(slot: Path) -> str:
+    """Of a kind that plans nothing."""
+    return (
+        f'[engine]\nslot = {json.dumps(str(slot))}\n[groups.g]\nkind = "command"\n[groups.g.options]\n'
         'argv = ["/bin/sleep", "{{port}}"]\n[[groups.g.launches]]\nrole = "r"\nmodel = "m"\n'
     )
+
+
+def planned_groups(slot: Path) -> str:
+    """Of the kind that is planned before anything is started, and that has binaries and models to look at."""
+    kit = make_kit(slot.parent)
+    words = {name: json.dumps(str(path)) for name, path in (("slot", slot), ("server", kit.server), ("chat", kit.chat))}
+    return (
+        '[engine]\nslot = {slot}\nllama_server = {server}\nllama_swap = "built-in"\n'
+        '[[groups.g.launches]]\nrole = "chat"\nmodel = {chat}\n'
+    ).format_map(words)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("front", [RUN, MEMBER], ids=["run", "member"])
+@pytest.mark.parametrize("groups", [command_group, planned_groups])
+def test_a_front_end_imports_no_library_that_it_needs_not(
+    tmp_path: Path, front: str, groups: Callable[[Path], str]
+) -> None:
+    config = tmp_path / "queenright.toml"
+    config.write_text(groups(tmp_path / "slot"))
+    own = {
+        "QUEENRIGHT_CACHE": str(tmp_path / "cache"),
+        "QUEENRIGHT_RESERVATIONS": str(tmp_path / "book"),
+        "QUEENRIGHT_ESTIMATOR": "none",  # of a model of some bytes there is none
+    }
     done = subprocess.run(
-        [sys.executable, "-P", "-c", SCRIPT, str(config)], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+        [sys.executable, "-P", "-c", TELL + front, str(config)],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | own,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert HEAVY & set(json.loads(done.stdout)) == set()
+    brought = set(done.stdout.split())
+    assert not HEAVY & brought
+    assert ("supervisor.fitting" in brought) is (front is RUN and groups is planned_groups), "the case is no case"

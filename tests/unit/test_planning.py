@@ -15,7 +15,7 @@ import trio
 import trio.testing
 from attrs import evolve
 
-from supervisor import budgets, planning
+from supervisor import budgets, fitting, planning
 from supervisor.contract import EngineSpec, GroupSpec, LaunchSpec
 from supervisor.devices import reservations
 from supervisor.devices.promises import HOST, Grant
@@ -296,13 +296,13 @@ def test_what_an_earlier_keeper_decided_is_known(tmp_path: Path) -> None:
 def test_promises_are_taken_off_the_survey(tmp_path: Path, book: Path) -> None:
     with reservations.planning(book) as open_book:
         promise = open_book.reserve(tmp_path, "chat", [Grant("GPU-1", 3 * GIB), Grant(HOST, GIB)])
-        seen = planning.granted(machine(), open_book.live().values())
+        seen = fitting.granted(machine(), open_book.live().values())
     assert seen.devices[0].free.bytes == 5 * GIB
     assert seen.host.available.bytes == 7 * GIB
     assert "promised to chat" in seen.host.available.source
     unified = evolve(machine(), devices=tuple(evolve(one, unified=True) for one in machine().devices))
     with reservations.planning(book) as open_book:
-        seen = planning.granted(unified, open_book.live().values())
+        seen = fitting.granted(unified, open_book.live().values())
     assert seen.devices[0].free.bytes == 7 * GIB, "the same bytes, counted once"
     promise.release()
 
@@ -370,7 +370,7 @@ def test_a_group_that_wants_no_plan_is_started_as_it_is_written_and_never_refuse
     ledger, spec = Ledger(tmp_path, "chat"), evolve(SPEC, is_planned=False)
     assert trio.run(ledger.plan, spec, kind, tmp_path / "generation.lock") == spec
     assert ledger.planned is None
-    planning.refuse_what_does_not_fit(EngineSpec((spec,)), lambda _: kind)
+    fitting.refuse_what_does_not_fit(EngineSpec((spec,)), lambda _: kind)
     with pytest.raises(DoesNotFitError):
         trio.run(ledger.plan, SPEC, kind, tmp_path / "generation.lock")
 
@@ -399,7 +399,7 @@ def test_a_driver_that_says_nothing_is_no_machine_without_cards(
     ledger = Ledger(tmp_path, "chat")
     assert decide(ledger, kind, tmp_path, spec) == spec
     assert (kind.asked, ledger.trouble) == (0, "silent")
-    planning.refuse_what_does_not_fit(EngineSpec((spec,)), lambda _: kind)
+    fitting.refuse_what_does_not_fit(EngineSpec((spec,)), lambda _: kind)
     with pytest.raises(EngineStartError, match="auto"):
         decide(Ledger(tmp_path, "other"), kind, tmp_path, SPEC)
     monkeypatch.setattr("supervisor.devices.reservations._take", _shut)
@@ -416,4 +416,4 @@ def test_system_memory_that_cannot_be_read_is_not_none_at_all(tmp_path: Path, mo
     ledger = Ledger(tmp_path, "chat")
     assert decide(ledger, kind, tmp_path, FIXED) == FIXED
     assert (kind.asked, ledger.trouble) == (0, "system memory: not to be read")
-    planning.refuse_what_does_not_fit(EngineSpec((FIXED,)), lambda _: kind)
+    fitting.refuse_what_does_not_fit(EngineSpec((FIXED,)), lambda _: kind)
