@@ -11,17 +11,16 @@ import stat
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from supervisor.config_shape import BUILT_IN
 from supervisor.errors import EngineBinaryError
-from workers import cpu
+from workers import cpu, wheels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from importlib.metadata import Distribution
+
+    from workers.wheels import Wheel
 
 LLAMA_SERVER_VARIABLE: Final = "QUEENRIGHT_LLAMA_SERVER"
 LLAMA_SWAP_VARIABLE: Final = "QUEENRIGHT_LLAMA_SWAP"
@@ -54,8 +53,7 @@ class Origin(StrEnum):
     BUILT_IN = "built-in"
 
 
-@frozen
-class Binary:
+class Binary(NamedTuple):
     """A program that runs part of an engine.
 
     `path` is absolute; it is run by `argv`. `distribution` and `version` name the wheel that provides the program,
@@ -132,11 +130,10 @@ def _find(
         return _named(kind, named, Origin.ENVIRONMENT, f"${variable}", environment)
     if (on_path := _on_path(kind, environment)) is not None:
         return _attributed(Binary(on_path, Origin.PATH, kind))
-    for distribution, path in _in_wheels(kind):
+    for wheel, path in _in_wheels(kind):
         if (why := _unusable(path)) is not None:
-            name = distribution.name
-            raise EngineBinaryError(f"the {kind} of the wheel {name}, {path}, {why}", f"reinstall {name}")
-        return Binary(path, Origin.WHEEL, kind, distribution.name, distribution.version)
+            raise EngineBinaryError(f"the {kind} of the wheel {wheel.name}, {path}, {why}", f"reinstall {wheel.name}")
+        return Binary(path, Origin.WHEEL, kind, wheel.name, wheel.version)
     return None
 
 
@@ -182,47 +179,39 @@ def _on_path(name: str, environment: Mapping[str, str]) -> Path | None:
     return None
 
 
-def _in_wheels(kind: Kind) -> Iterator[tuple[Distribution, Path]]:
+def _in_wheels(kind: Kind) -> Iterator[tuple[Wheel, Path]]:
     """Installed wheels that list a file of this name, best first. A wheel without one (a stub) does not count."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
     for name in _WHEELS[kind]:
-        try:
-            found = distribution(name)
-        except PackageNotFoundError:
+        if (found := wheels.find(name)) is None:
             continue
-        for file in found.files or ():
-            # Not a console script (../../bin/llama-server): that would be Python in between, with a life of its own.
-            if file.name == kind and ".." not in file.parts:
-                yield found, Path(os.path.abspath(str(found.locate_file(file))))
+        for file in found.files():
+            # Not a console script, beside the packages: that would be Python in between, with a life of its own.
+            if file.name == kind and file.is_relative_to(found.info.parent):
+                yield found, file
                 break
 
 
 def _attributed(binary: Binary) -> Binary:
     """With its wheel's name, if a wheel provides the very same file: one engine has one pin, however it was named."""
     if not {"site-packages", "dist-packages"}.intersection(binary.path.resolve().parts):
-        return binary  # the usual case, and it spares the 20 ms that importing importlib.metadata takes
-    for distribution, path in _in_wheels(binary.kind):
+        return binary  # the usual case
+    for wheel, path in _in_wheels(binary.kind):
         try:
             same = path.samefile(binary.path)
         except OSError:
             continue
         if same:
-            return Binary(binary.path, binary.origin, binary.kind, distribution.name, distribution.version)
+            return Binary(binary.path, binary.origin, binary.kind, wheel.name, wheel.version)
     return binary
 
 
 def _made_of_xllamacpp() -> Binary | None:
     """The llama-server that we make of the wheel xllamacpp, None where it is not installed, or only as a stub."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        found = distribution(cpu.XLLAMACPP)
-    except PackageNotFoundError:
+    if (found := wheels.find(cpu.XLLAMACPP)) is None:
         return None
-    for file in found.files or ():
+    for file in found.files():
         is_extension = file.parent.name == cpu.XLLAMACPP and file.name.startswith("xllamacpp.") and file.suffix == ".so"
-        if is_extension and Path(str(found.locate_file(file))).is_file():
+        if is_extension and file.is_file():
             return Binary(XLLAMACPP_SERVER, Origin.WHEEL, Kind.LLAMA_SERVER, cpu.XLLAMACPP, found.version)
     return None
 

@@ -17,12 +17,12 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from attrs import field, frozen
 
 from supervisor.errors import EngineBinaryError
-from workers import outside
+from workers import outside, wheels
 from workers.cache import cache_root, make_directory, write_whole
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ class Estimator:
     knows: frozenset[str] = field(factory=frozenset, repr=False)
 
 
-@frozen
-class Part:
+class Part(NamedTuple):
     """What lies on one device (llama.cpp's name for it, HOST for system memory), in whole MiB, rounded down."""
 
     device: str
@@ -85,8 +84,7 @@ class Part:
     compute: int
 
 
-@frozen
-class Estimate:
+class Estimate(NamedTuple):
     """An answer: each device's part, the host's last. `by` names who gave it."""
 
     by: str
@@ -107,20 +105,10 @@ def find(server: Sequence[str]) -> Estimator:
         return _program(beside)
     if named:
         raise NoEstimateError(f"{named}, named by ${VARIABLE}, cannot be run")
-    if (found := _wheel()) is None:
+    if (found := wheels.find(WHEEL)) is None:
         raise NoEstimateError(f"neither {PROGRAM} beside the llama-server nor the wheel {WHEEL} is installed")
-    return Estimator(f"{WHEEL} {found}", (sys.executable, "-P", str(XLLAMACPP_FIT)), f"{WHEEL}=={found}")
-
-
-def _wheel() -> str | None:
-    """The installed wheel's version, by its metadata's name: importlib.metadata says the same after 60 ms of import, which a
-    keeper's start does not need otherwise."""
-    for folder in sys.path:
-        with suppress(OSError):
-            for name in os.listdir(folder or "."):
-                if name.startswith(f"{WHEEL}-") and name.endswith(".dist-info"):
-                    return name.removeprefix(f"{WHEEL}-").removesuffix(".dist-info")
-    return None
+    version = found.version
+    return Estimator(f"{WHEEL} {version}", (sys.executable, "-P", str(XLLAMACPP_FIT)), f"{WHEEL}=={version}")
 
 
 def _program(path: Path) -> Estimator:
