@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from supervisor.devices import host
-from supervisor.devices.survey import survey
+from supervisor.errors import EngineBinaryError
 from supervisor.kinds import Advice
-from workers import models, pins
+from workers import models, own_words, pins
 from workers.planner import lint
-from workers.planner.decide import plan
-from workers.planner.foreseeing import request_of
 from workers.planner.model import read_model
-from workers.planner.placing import EXPERTS
-from workers.planner.shapes import GIB, HOST, machine_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +19,6 @@ if TYPE_CHECKING:
     from supervisor.config_shape import GroupConfig, LaunchConfig
     from workers.engines import Binary
     from workers.planner.model import Model
-
-HELP_LIMIT: Final = 10.0  # budget: as workers/llama_swap.py has for the same question
 
 CAP_IPC_LOCK: Final = 1 << 14
 """capabilities(7): who has it is not held to RLIMIT_MEMLOCK."""
@@ -47,6 +41,12 @@ def advise(group: GroupConfig, server: Binary) -> Iterator[Advice]:
 def pinned(launch: LaunchConfig, model: Model, limit: int) -> lint.Hint | None:
     """Experts that are kept beside a card are allocated as memory that its driver locks, and a load may die of a limit below
     them (ollama/ollama#11772)."""
+    from supervisor.devices.survey import survey
+    from workers.planner.decide import plan
+    from workers.planner.foreseeing import request_of
+    from workers.planner.placing import EXPERTS
+    from workers.planner.shapes import GIB, HOST, machine_of
+
     machine = machine_of(survey())
     if not machine.is_discrete:
         return None
@@ -66,14 +66,11 @@ def jinja_is_on(server: Binary) -> bool | None:
     """Whether this build reads a model's template without --jinja: its --help says so. None where it does not."""
 
     def ask() -> str:
-        try:
-            done = subprocess.run(
-                [*server.argv, "--help"], stdin=subprocess.DEVNULL, capture_output=True, timeout=HELP_LIMIT, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        found = re.search(rb"^--jinja\b.*(?:\n\s.*)*?\(default: (enabled|disabled)\)", done.stdout, re.MULTILINE)
-        return found[1].decode() if found else "unknown"
+        with suppress(EngineBinaryError):
+            text = own_words.help_of(server.argv)
+            found = re.search(r"^--jinja\b.*(?:\n\s.*)*?\(default: (enabled|disabled)\)", text, re.MULTILINE)
+            return found[1] if found else "unknown"
+        return ""
 
     return {"enabled": True, "disabled": False}.get(pins.asked_once("default of --jinja", server, ask))
 

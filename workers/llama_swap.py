@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -39,7 +38,6 @@ BUILT_IN_PROXY = HERE / "proxy" / "__main__.py"
 OLDEST_LLAMA_SWAP = 225
 """The first that leaves the caller's key in the request; see _refuse_old."""
 
-HELP_LIMIT = 10.0  # budget: `llama-server --help` takes 4 ms; a first start from a cold disk can take seconds
 RECONNECT = 0.25  # budget: pause before the event stream of a living proxy is opened again
 PROBE = 5.0  # budget: one request to the proxy that does not load anything
 
@@ -314,9 +312,10 @@ def _known_flags(server: Binary, build: str) -> str:
     from workers import pins
 
     def ask() -> str:
+        from workers import own_words
         from workers.planner.flags import SPELLINGS, SWITCH, help_of
 
-        text = _output([*server.argv, "--help"])
+        text = own_words.help_of(server.argv)
         words = set(text.replace(",", " ").split())
         known = [flag for flag in asked_for if flag in words]
         for flag in asked_for:
@@ -340,11 +339,11 @@ def _refuse_unknown_flags(group: GroupConfig, server: Binary, build: str) -> Non
             continue
 
         def ask(launch: LaunchConfig = launch) -> str:
-            from workers import flag_check
+            from workers import flag_check, own_words
             from workers.planner.flags import settings_of
 
             arguments = settings_of(launch.arguments)[1] if group.plan else launch.arguments
-            return flag_check.said(arguments, _output([*server.argv, "--help"]))
+            return flag_check.said(arguments, own_words.help_of(server.argv))
 
         words = f"{shlex.join(launch.arguments)} ({'planned' if group.plan else 'as it stands'})"
         answer = pins.asked_once(f"{shlex.join(server.argv)} ({build}) takes {words}", server, ask)
@@ -375,22 +374,15 @@ def _refuse_old(proxy: Binary) -> None:
     from workers import pins
 
     def ask() -> str:
-        found = re.search(r"version: v(\d+)\b", _output([*proxy.argv, "-version"]))
+        from workers import own_words
+
+        found = re.search(r"version: v(\d+)\b", own_words.output([*proxy.argv, "-version"]))
         return found[1] if found else ""
 
     version = pins.asked_once("-version", proxy, ask)
     if version and int(version) < OLDEST_LLAMA_SWAP:
         what = f"{proxy.path} is llama-swap v{version}; v{OLDEST_LLAMA_SWAP} or newer is needed"
         raise EngineBinaryError(what, 'update it, or set `llama_swap = "built-in"` in [engine]')
-
-
-def _output(argv: list[str]) -> str:
-    """What a quick command of a binary prints. Raises EngineBinaryError when it cannot be run."""
-    try:
-        done = subprocess.run(argv, capture_output=True, timeout=HELP_LIMIT, stdin=subprocess.DEVNULL, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EngineBinaryError(f"{' '.join(argv)} does not run: {error}", "name another binary") from error
-    return (done.stdout + done.stderr).decode("utf-8", "replace")
 
 
 def _client(birth: Birth, timeout: float | None) -> httpx.AsyncClient:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -192,6 +191,8 @@ def resolve(model: str, base: Path | None = None) -> Path:
 
 
 def _nearest(name: str) -> str:
+    from difflib import get_close_matches  # for an error alone
+
     names = [model.name for model in catalog()]
     near = get_close_matches(name.lower(), names, n=2, cutoff=0.5)
     guess = f"did you mean {' or '.join(near)}? " if near else ""

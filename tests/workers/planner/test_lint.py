@@ -163,7 +163,7 @@ def test_ollama_11772_experts_beside_a_card_that_may_not_be_locked(
     # 24 layers of 1,696,481,280 bytes stay in system memory at 32,768 tokens (test_decide): 37.92 GiB.
     group = GroupConfig("a", (LaunchConfig("chat", str(files["gpt-oss-120b"]), context=32_768),))
     monkeypatch.setattr(advising, "jinja_is_on", lambda server: True)
-    monkeypatch.setattr(advising, "survey", lambda: survey(96, gpu(24)))
+    monkeypatch.setattr("supervisor.devices.survey.survey", lambda: survey(96, gpu(24)))
 
     def warnings(limit: int | None) -> list[str]:
         monkeypatch.setattr(advising, "memlock", lambda: limit)
@@ -174,5 +174,5 @@ def test_ollama_11772_experts_beside_a_card_that_may_not_be_locked(
     assert "37.92 GiB of its experts" in said
     assert "8 MiB" in said
     assert warnings(None) == warnings(64 << 30) == []
-    monkeypatch.setattr(advising, "survey", lambda: survey(96))
+    monkeypatch.setattr("supervisor.devices.survey.survey", lambda: survey(96))
     assert warnings(8 << 20) == [], "nothing is locked without a card"
