@@ -10,9 +10,7 @@ import hashlib
 import json
 import math
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from workers.cache import cache_root, make_directory, write_whole
 
@@ -26,8 +24,7 @@ BOOTS_KEPT: Final = 8
 """Different settings remembered for one buffer; the least recently measured go."""
 
 
-@frozen
-class Growth:
+class Growth(NamedTuple):
     """A buffer that grows linearly: bytes = base + slope * x."""
 
     base: float

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,8 +48,7 @@ TYPE_SIZES: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
 `gguf` package's own."""
 
 
-@frozen
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """One tensor as the header tells it. `offset` is relative to the header's `data_offset`, in bytes."""
 
     name: str

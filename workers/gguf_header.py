@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from supervisor.errors import ModelError
-from workers.ggml_types import TensorInfo
 from workers.gguf_cursor import LEAST_PAIR, LEAST_TENSOR, BadHeaderError, Cursor, MetadataValue, ShortHeaderError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.ggml_types import TensorInfo
 
 MAGIC: Final = b"GGUF"
 VERSIONS: Final = (2, 3)
@@ -39,8 +40,7 @@ FIRST_READ: Final = 1 << 20
 """Bytes of the first read; a longer header is read again four times as far, so that the total stays under 1.4 x."""
 
 
-@frozen
-class Header:
+class Header(NamedTuple):
     """What a GGUF file says of itself.
 
     `architecture` is "" in the later files of a split model, which carry none. `expected_size` is the end of the last
@@ -69,8 +69,9 @@ class Header:
         return value if isinstance(value, int) and value > 0 else 1
 
 
-def read_header(path: str | Path) -> Header:
-    """The header of the model file at `path`.
+def read_header(path: str | Path, ends: dict[int, int] | None = None) -> Header:
+    """The header of the model file at `path`. `ends` is as for a Cursor: who keeps it for this very file spares most of the
+    time, which is that of a vocabulary.
 
     Raises ModelError for a file that is missing, unreadable, no regular file, empty, no GGUF, of an unsupported
     version, damaged, or shorter than its own header says.
@@ -85,14 +86,14 @@ def read_header(path: str | Path) -> Header:
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"the model file {path} cannot be read: {reason}", "check its path and permissions") from None
     try:
-        return _read(descriptor, path)
+        return _read(descriptor, path, {} if ends is None else ends)
     except OSError as error:
         raise ModelError(f"the model file {path} cannot be read: {error.strerror}", "check the disk") from None
     finally:
         os.close(descriptor)
 
 
-def _read(descriptor: int, path: Path) -> Header:
+def _read(descriptor: int, path: Path, ends: dict[int, int]) -> Header:
     status = os.fstat(descriptor)
     if stat.S_ISDIR(status.st_mode):
         raise ModelError(f"the model path {path} is a directory", "name the .gguf file in it")
@@ -105,7 +106,7 @@ def _read(descriptor: int, path: Path) -> Header:
     while True:
         buffer = _pread(descriptor, min(limit, size))
         try:
-            return _parse(buffer, size, path)
+            return _parse(buffer, size, path, ends)
         except ShortHeaderError:
             if len(buffer) < min(limit, size) or limit >= size:
                 raise ModelError(
@@ -131,9 +132,9 @@ def _damaged(path: Path, why: str) -> ModelError:
     return ModelError(f"the model file {path} is damaged: {why}", "fetch it again")
 
 
-def _parse(buffer: bytes, size: int, path: Path) -> Header:
+def _parse(buffer: bytes, size: int, path: Path, ends: dict[int, int]) -> Header:
     _refuse_foreign(buffer, path)
-    reader = Cursor(buffer, size, 8)
+    reader = Cursor(buffer, size, 8, ends)
     version = int.from_bytes(buffer[4:8], "little")
     tensor_count = reader.count("tensors", LEAST_TENSOR, MOST_TENSORS)
     pair_count = reader.count("metadata entries", LEAST_PAIR, MOST_PAIRS)

@@ -16,9 +16,7 @@ import os
 import stat
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from supervisor.errors import EngineBinaryError
 from workers.cache import cache_root, make_directory, write_whole
@@ -48,8 +46,7 @@ ELF: Final = b"\x7fELF"
 """How a program that is no script begins (elf(5))."""
 
 
-@frozen
-class Pin:
+class Pin(NamedTuple):
     """The identity of an engine build: the server's and the proxy's."""
 
     llama_server: str

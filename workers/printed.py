@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-from attrs import frozen
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,8 +42,7 @@ NAMES = {"model": Kind.MODEL, "KV": Kind.KV, "RS": Kind.RECURRENT, "LoRA": Kind.
          "output": Kind.OUTPUT}  # fmt: skip
 
 
-@frozen
-class Buffer:
+class Buffer(NamedTuple):
     """All buffers of a kind in one place, as the server calls it (CPU, CPU_Mapped, CUDA0): bytes, to a hundredth of a
     MiB."""
 
@@ -54,8 +51,7 @@ class Buffer:
     bytes: int
 
 
-@frozen
-class Printed:
+class Printed(NamedTuple):
     """What the last load in a log said. `context` is tokens per sequence, as it came out; `pool` positions of a pool that
     all sequences share, where the engine has one. None: it did not say."""
 

@@ -7,9 +7,7 @@ may carry a key.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from supervisor.errors import WrongPayloadError
 
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
     from workers.payload.manifest import Item, Manifest
 
 
-@frozen
-class Payload:
+class Payload(NamedTuple):
     """What a group reads of a manifest."""
 
     manifest: str

@@ -7,16 +7,15 @@ the arithmetic says.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from workers import estimator
 from workers.planner import crosscheck
 from workers.planner.crosscheck import BUFFER, CACHE, NONE, WEIGHTS, Check
 from workers.planner.decide import Plan, Refusal, plan
 from workers.planner.flags import ALL, Help, words
-from workers.planner.ledger import Account
 from workers.planner.placing import place
 from workers.planner.shapes import Machine
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from workers.estimator import Estimate, Estimator
     from workers.planner.decide import Request
     from workers.planner.flags import Settings
+    from workers.planner.ledger import Account
     from workers.planner.model import Model
     from workers.planner.placing import Choice, Placed
 
@@ -105,8 +105,7 @@ def _matter(rest: Sequence[str]) -> list[tuple[str, ...]]:
     return [(word, value) if word in VALUED else (word,) for word, value in pairs if word in VALUED | BARE]
 
 
-@frozen
-class _Judged:
+class _Judged(NamedTuple):
     account: Account
     check: Check
 

@@ -7,9 +7,9 @@ does not, its one figure replaces them. Driver, process, prompt cache and checkp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from workers.planner.ledger import Account, Line
 from workers.planner.shapes import HOST, MIB, Known
@@ -30,8 +30,7 @@ BAND_BYTES: Final = 2 * MIB
 """And so much at least: it rounds down, once for each device."""
 
 
-@frozen
-class Compared:
+class Compared(NamedTuple):
     """One part of one place (of all together: `place` is ""), in bytes: by this arithmetic, and by llama.cpp."""
 
     place: str
@@ -52,8 +51,7 @@ class Compared:
         return bool(self.place) and (self.what != WEIGHTS or self.estimated > self.modelled)
 
 
-@frozen
-class Check:
+class Check(NamedTuple):
     """What came of asking. `why_none` is a sentence where there is no estimate, else ""."""
 
     by: str = ""
@@ -66,8 +64,7 @@ class Check:
         return tuple(one for one in self.compared if one.differs)
 
 
-@frozen
-class Correction:
+class Correction(NamedTuple):
     """Factors by which this arithmetic is off for one model, as an estimate showed: for what is planned after it."""
 
     weights: float = 1.0

@@ -3,7 +3,7 @@ with what would."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from attrs import evolve, field, frozen
 
@@ -51,8 +51,7 @@ class Request:
     """What earlier starts showed."""
 
 
-@frozen
-class Offer:
+class Offer(NamedTuple):
     """Something that would fit instead."""
 
     what: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from attrs import evolve, field, frozen
 
@@ -194,8 +194,7 @@ def settled(asked: Settings) -> Settings:
     return evolve(asked, flash=Flash.ON)
 
 
-@frozen
-class Help:
+class Help(NamedTuple):
     """What a binary's --help says it takes. An empty one (it could not be read) knows what b10068 knows."""
 
     flags: frozenset[str] = frozenset()

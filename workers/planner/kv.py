@@ -7,9 +7,7 @@ share one pool. Either is rounded up to 256 positions (`llama_context`, seen in 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from workers.planner.layers import Layer
@@ -63,8 +61,7 @@ def padded(positions: int) -> int:
     return -(-positions // PAD) * PAD
 
 
-@frozen
-class Shape:
+class Shape(NamedTuple):
     """What the caches of a server are made for: `window` tokens for each of `sequences`."""
 
     window: int

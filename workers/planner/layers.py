@@ -6,9 +6,7 @@ with the reason in `conservative`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from workers.planner import architecture as arch
 
@@ -20,8 +18,7 @@ MOST_LAYERS: Final = 1024
 """The deepest models have some 130. Bounds what a header can make us do."""
 
 
-@frozen
-class Layer:
+class Layer(NamedTuple):
     """One block. Widths are elements per position; `window` is in tokens, 0 = the whole context; `state_bytes` is per
     sequence, whatever the context."""
 

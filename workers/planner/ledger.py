@@ -5,7 +5,7 @@ What is decided is read off this table, so the table adds up to the decision by 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import frozen
 
@@ -28,8 +28,7 @@ class Line:
     transient: bool = False
 
 
-@frozen
-class Budget:
+class Budget(NamedTuple):
     """What a place has: `free` now, of which `reserve` is left alone."""
 
     place: str

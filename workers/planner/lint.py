@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from workers.planner import architecture as arch
 
@@ -32,8 +30,7 @@ _CONDITION: Final = re.compile(r"\{%-?\s*(?:el)?if\s(?P<what>[^%]*)%\}(?:(?!\{%)
 _LEVEL: Final = re.compile(r"reasoning|thinking|effort", re.IGNORECASE)
 
 
-@frozen
-class Hint:
+class Hint(NamedTuple):
     """One thing to know. Without a `next_step` it is a property of the file, with one something is wrong with its use."""
 
     text: str

@@ -10,6 +10,8 @@ import pytest
 
 from supervisor.errors import ModelError
 from tests.workers.planner import headers
+from workers import pins
+from workers.gguf_cursor import Cursor
 from workers.planner import kv
 from workers.planner.kv import CacheType, Shape
 from workers.planner.model import Model, read_model
@@ -181,3 +183,32 @@ def test_a_120b_header_is_read_in_milliseconds(files: dict[str, Path]) -> None:
     began = time.perf_counter()
     read_model(files["gpt-oss-120b"])
     assert time.perf_counter() - began < 1.0  # 10 ms here; a busy machine may take its time
+
+
+def test_a_vocabulary_is_walked_through_once_as_long_as_its_file_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk, walked = Cursor._end_of_texts, []
+
+    def counted(cursor: Cursor, length: int) -> int:
+        walked.append(length)
+        return walk(cursor, length)
+
+    def made(tokens: int) -> Path:
+        vocabulary = {
+            "tokenizer__ggml__tokens": [f"<{n}>" for n in range(tokens)],
+            "tokenizer__ggml__merges": ["a b"] * 1500,
+        }
+        return headers.write_header(
+            tmp_path / "m.gguf", "llama", {"block_count": 1}, [("a", (32, 2), F16)], **vocabulary
+        )
+
+    monkeypatch.setenv("QUEENRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(pins, "RACY_NS", 0)
+    monkeypatch.setattr(Cursor, "_end_of_texts", counted)
+    first = read_model(made(5000))
+    assert (first.vocabulary, walked) == (5000, [5000, 1500])
+    assert read_model(tmp_path / "m.gguf") == first
+    assert walked == [5000, 1500]
+    assert read_model(made(6000)).vocabulary == 6000
+    assert walked == [5000, 1500, 6000, 1500]
