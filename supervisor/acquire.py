@@ -9,29 +9,26 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-from attrs import evolve, frozen
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor import budgets, control, journal, ladder, locks, logfiles, membership, records
 from supervisor.control import ControlError
 from supervisor.errors import EngineStartError, NoEngineError, OwnedElsewhereError, QueenrightError
 from supervisor.ladder import Decision, Rung
-from supervisor.membership import Membership
 from supervisor.observing import View
-from supervisor.slot import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervisor.contract import EngineSpec
     from supervisor.identity import Identity
+    from supervisor.membership import Membership
+    from supervisor.slot import Slot
 
 UNDECIDED = frozenset({Rung.WAIT, Rung.HELD})
 
 
-@frozen
-class Acquired:
+class Acquired(NamedTuple):
     """An engine to use, in `slot`: we are a member there, and stay one until `membership.leave()`."""
 
     membership: Membership
@@ -108,7 +105,7 @@ def _overflow(
             f"and of the private one: {decision.reason}",
             f"`queenright status` shows what they serve; `queenright stop --slot {home.path}` ends the private one",
         )
-    return Acquired(member, evolve(why, reason=f"{why.reason}; {decision.rung}: {decision.reason}"), home)
+    return Acquired(member, why._replace(reason=f"{why.reason}; {decision.rung}: {decision.reason}"), home)
 
 
 def _climb(view: View, program: str, say: Callable[[str], None]) -> tuple[Membership | None, Decision]:

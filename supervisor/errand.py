@@ -9,8 +9,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from attrs import evolve, frozen
-
 from supervisor.lifecycle import AT_REST, Event
 
 if TYPE_CHECKING:
@@ -41,8 +39,7 @@ class Shape(NamedTuple):
     kind: Kind
 
 
-@frozen
-class Errand:
+class Errand(NamedTuple):
     """`after`: what it stops for, None while it is not stopping or stops with the whole engine. `stops_due`: stops that
     are still in the inbox. `is_held` outlasts the stop. `shape`: what it is to be from the next rest on."""
 
@@ -53,39 +50,39 @@ class Errand:
 
     def stop_sent(self) -> Errand:
         """A stop is on its way to the group."""
-        return evolve(self, stops_due=self.stops_due + 1)
+        return self._replace(stops_due=self.stops_due + 1)
 
     def stop_came(self) -> Errand:
         """And now it is here."""
-        return evolve(self, stops_due=self.stops_due - 1)
+        return self._replace(stops_due=self.stops_due - 1)
 
     def to_start(self) -> Errand:
         """Start again."""
-        return evolve(self, after=After.START)
+        return self._replace(after=After.START)
 
     def to_become(self, shape: Shape) -> Errand:
         """Be something else from then on. A held one stays held."""
-        return evolve(self, after=After.HOLD if self.is_held else After.START, shape=shape)
+        return self._replace(after=After.HOLD if self.is_held else After.START, shape=shape)
 
     def to_hold(self) -> Errand:
         """Stay down until released."""
-        return evolve(self, after=After.HOLD, is_held=True)
+        return self._replace(after=After.HOLD, is_held=True)
 
     def released(self) -> Errand:
         """The hold is over: one that was stopping for it starts again."""
-        return evolve(self, after=After.START if self.after is After.HOLD else self.after, is_held=False)
+        return self._replace(after=After.START if self.after is After.HOLD else self.after, is_held=False)
 
     def to_retire(self) -> Errand:
         """Be no more."""
-        return evolve(self, after=After.RETIRE)
+        return self._replace(after=After.RETIRE)
 
     def called_off(self) -> Errand:
         """Whatever it was to do afterwards is off."""
-        return evolve(self, after=None)
+        return self._replace(after=None)
 
     def done(self) -> Errand:
         """It goes on."""
-        return evolve(self, after=None, shape=None)
+        return self._replace(after=None, shape=None)
 
     @property
     def is_under_way(self) -> bool:

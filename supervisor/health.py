@@ -8,8 +8,7 @@ the one before had it. Each further sign of life can only better a verdict (a pr
 from __future__ import annotations
 
 from enum import StrEnum
-
-from attrs import evolve, frozen
+from typing import NamedTuple
 
 from supervisor import budgets
 from supervisor.kinds import Answer, ServerState
@@ -39,8 +38,7 @@ ASKED = frozenset({Answer.ANSWERED, Answer.NOT_YET})
 GOING_DOWN = frozenset({ServerState.UNLOADED, ServerState.UNLOADING, ServerState.DOWN})
 
 
-@frozen
-class Limits:
+class Limits(NamedTuple):
     """The budgets of the same names, so that a group or a test may have its own. Seconds, counts aside. `drain` is for one
     that refuses connections and may still be letting its last answers out."""
 
@@ -68,11 +66,10 @@ class Limits:
     def of_a_proxy(self) -> Limits:
         """For who only passes on: requests that do not move on are its servers' matter."""
         never = float("inf")
-        return evolve(self, stall_shown=never, wedge=never, loop=never)
+        return self._replace(stall_shown=never, wedge=never, loop=never)
 
 
-@frozen
-class Evidence:
+class Evidence(NamedTuple):
     """What one look at one process found. None is what could not be found out."""
 
     at: float
@@ -97,8 +94,7 @@ class Evidence:
     """Within the start period: a server that was started anew may be silent, whatever it does meanwhile."""
 
 
-@frozen
-class Record:
+class Record(NamedTuple):
     """What is known of one process after the looks so far. Durations are seconds of observed time."""
 
     at: float | None = None
@@ -128,8 +124,7 @@ class Record:
     starting: bool = False
 
 
-@frozen
-class Judgement:
+class Judgement(NamedTuple):
     """`reason` is the verdict in words, for status and journal. The rest is what to ask next."""
 
     verdict: Verdict

@@ -94,7 +94,7 @@ def on_server(past: Past, evidence: Evidence, *, now: float, chance: float) -> F
     verdict = restart.decide(losses, ended=evidence.ended, why=evidence.blame, now=now)
     breaker = past.breaker if verdict.restart else verdict
     if verdict.restart:
-        verdict = evolve(verdict, reason=_loaded_again(evidence.blame, cause, losses.failures, verdict.delay))
+        verdict = verdict._replace(reason=_loaded_again(evidence.blame, cause, losses.failures, verdict.delay))
     return Finding(evolve(past, losses=losses, cause=cause, breaker=breaker), cause, verdict)
 
 

@@ -37,7 +37,7 @@ from supervisor import (
 )
 from supervisor._version import __version__
 from supervisor.console import Console
-from supervisor.contract import EngineSpec, Lifetime, State
+from supervisor.contract import EngineSpec, GatewaySpec, GroupSpec, LaunchSpec, Lifetime, State
 from supervisor.control_server import serve
 from supervisor.errors import LinkError, QueenrightError, RecordError
 from supervisor.gateway import listening
@@ -309,6 +309,7 @@ class Keeper:
 def main() -> int:
     """Exit status: 0 stopped, 1 an error that the warden will answer with another keeper."""
     if sys.argv[1] == standby.WORD:
+        records.prepare(EngineSpec, GroupSpec, LaunchSpec, GatewaySpec)  # of a contract, which is still being made
         sys.argv[1:] = standby.wait(int(sys.argv[2]))
     listener = listening.inherited()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
@@ -168,8 +168,7 @@ class Kind(Protocol):
         """Have it let go of its servers before it is told to end. May raise anything; bounded by the caller."""
 
 
-@frozen
-class Preparation:
+class Preparation(NamedTuple):
     """How far one step of a preparation is: `what` in words (`chat.gguf from https://...`), `done` of `total` bytes."""
 
     what: str
@@ -193,8 +192,7 @@ class Preparing(Protocol):
         """
 
 
-@frozen
-class Forecast:
+class Forecast(NamedTuple):
     """What a kind says of the memory that one launch takes: `lines` for people, `data` for programs."""
 
     role: str
@@ -214,8 +212,7 @@ class Foreseeing(Protocol):
         ends by itself may be asked. Raises ConfigError or ModelError."""
 
 
-@frozen
-class Advice:
+class Advice(NamedTuple):
     """Something to know of a launch before it is started; something to mend where there is a `next_step`."""
 
     role: str

@@ -8,6 +8,7 @@ configuration's own.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from attrs import evolve, frozen
 
@@ -60,8 +61,7 @@ class Observation:
     overflows: bool = True
 
 
-@frozen
-class Decision:
+class Decision(NamedTuple):
     """The rung, and why: the reason reaches log and error as it stands."""
 
     rung: Rung

@@ -7,10 +7,9 @@ process, and a manager takes words from that one alone (NotifyAccess=main; syste
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
-from attrs import frozen
 
 from supervisor import budgets
 
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from supervisor.procs import Procs
 
 
-@frozen
-class Seen:
+class Seen(NamedTuple):
     """The engine at one moment. `settled`: each group serves, is held, or was given up: there is nothing to wait for.
     `contract` is compared only: another one is a configuration that was changed."""
 

@@ -91,11 +91,11 @@ class View:
         """End a warden that hangs, or what a dead one left; what is to be done then. The caller has build.lock."""
         if self.silence.warden is not None:
             silence.end(self.slot, self.silence.warden)
-            return evolve(decision, rung=Rung.WAIT)  # for its lock to fall
+            return decision._replace(rung=Rung.WAIT)  # for its lock to fall
         leftovers.clear(self.slot)
         self.unkillable = bool(self._leftovers())
         after = self.decide()
-        return evolve(decision, rung=Rung.BUILD) if after.rung is Rung.BUILD else after
+        return decision._replace(rung=Rung.BUILD) if after.rung is Rung.BUILD else after
 
     def failure(self, decision: Decision, waited: float) -> QueenrightError:
         """The error of who waited in vain."""

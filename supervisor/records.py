@@ -140,6 +140,15 @@ def structure(data: object, cls: type[T]) -> T:
         raise RecordError("; ".join(lines[:3]) + more) from error
 
 
+def prepare(*classes: type) -> None:
+    """Have these converted quickly from now on, for who has time to spare: to import cattrs, and to make its hooks for a
+    contract, takes 25 ms of CPU time once (measured)."""
+    with _converting:
+        for cls in classes:
+            _converter().get_structure_hook(cls)
+            _converter().get_unstructure_hook(cls)
+
+
 def unstructure(record: object) -> Any:
     """An instance of an attrs class as plain JSON data; plain data as itself."""
     if isinstance(record, dict):

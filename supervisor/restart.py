@@ -11,7 +11,7 @@ times in 10 s: measured). And what never became healthy at all, *doomed*, has a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import evolve, frozen
 
@@ -26,8 +26,7 @@ TERMINATED = frozenset({(KILLED, SIGTERM), (EXITED, 0), (EXITED, 128 + SIGTERM)}
 """Ends that a SIGTERM may have brought about. llama-swap and the built-in proxy catch it and exit 0 (measured)."""
 
 
-@frozen
-class RestartPolicy:
+class RestartPolicy(NamedTuple):
     """Seconds and counts; what each is for stands in `budgets`."""
 
     delays: tuple[float, ...] = budgets.RESTART_DELAYS
@@ -44,8 +43,7 @@ POLICY = RestartPolicy()
 """Of every group, and of every server under a proxy that lives."""
 
 
-@frozen
-class Verdict:
+class Verdict(NamedTuple):
     """`restart` after `delay` seconds, or not at all; `reason` reaches status and log as it stands."""
 
     restart: bool

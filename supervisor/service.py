@@ -6,9 +6,7 @@ alone, which becomes the warden: nothing below it is given these variables.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from supervisor.errors import UsageError
 
@@ -22,8 +20,7 @@ NOTIFIES: Final = "--notify"
 """A keeper's option: `--notify=SECONDS` has it speak to the service manager; the seconds are its watchdog's, 0 for none."""
 
 
-@frozen
-class Service:
+class Service(NamedTuple):
     """All of it is optional."""
 
     notify: str = ""

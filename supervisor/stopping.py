@@ -9,9 +9,7 @@ import os
 import signal
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor import budgets, control, identity, journal, leftovers, locks
 from supervisor.control import ControlError
@@ -25,8 +23,7 @@ if TYPE_CHECKING:
     from supervisor.slot import Slot
 
 
-@frozen
-class Stopped:
+class Stopped(NamedTuple):
     """What was stopped, how (`keeper`, `warden`, `killed`, or `leftovers` where no warden lived any more), and how long
     it took in seconds."""
 

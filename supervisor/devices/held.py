@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-from attrs import frozen
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.devices.host import meminfo
 from supervisor.devices.shape import Figure
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
     from supervisor.devices.shape import Survey
 
 
-@frozen
-class Held:
+class Held(NamedTuple):
     """One process. `anonymous` is its own memory, `file_backed` its part of mapped files' pages (each page divided by how
     many map it), `on_device` what it has of each device, by UUID: 0 where the driver lists who uses the device, and it is
     not among them. `command` is for people and decides nothing."""

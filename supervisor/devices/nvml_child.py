@@ -7,7 +7,6 @@ name of NVML's return value (nvml.h, nvmlReturn_t).
 
 from __future__ import annotations
 
-import ctypes
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,8 @@ NO_LIBRARY = "NO_LIBRARY"
 
 def main() -> None:
     """Print everything, as one line. Ends with whoever asked: prctl(2), PR_SET_PDEATHSIG with SIGKILL."""
+    import ctypes  # whoever reads NO_LIBRARY needs it not
+
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, 9)
     try:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from attrs import frozen
-
 from supervisor import budgets
 from supervisor.identity import Liveness
 
@@ -22,16 +20,14 @@ HOST = "host"
 """In place of a device's UUID: host memory. A unified device's too, since they are the same bytes."""
 
 
-@frozen
-class Grant:
+class Grant(NamedTuple):
     """Bytes of one device (its UUID), or of HOST."""
 
     device: str
     bytes: int
 
 
-@frozen
-class Reservation:
+class Reservation(NamedTuple):
     """One group's promise, as its record says it. `generation_lock` is the path of the lock that says whether its engine
     lives, "" before there is one; `pid`, `ticks`, `boot_id` and `pid_namespace` are who made it."""
 
@@ -50,8 +46,7 @@ class Reservation:
         return sum(grant.bytes for grant in self.grants if grant.device == device)
 
 
-@frozen
-class Grantable:
+class Grantable(NamedTuple):
     """What can be promised of a device now. `pending` is what others were promised and may not have taken yet; while it is
     more than 0 the rest is a lower bound: what they have taken already is missing from `free` too, and counts twice."""
 

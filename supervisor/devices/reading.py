@@ -111,8 +111,8 @@ def _device(
     else:
         why = f"the driver does not tell its memory ({memory['error']})"
     if unified:
-        total = evolve(host.total, source=f"{host.total.source}: it shares the host's memory")
-        free = evolve(host.available, source=f"{host.available.source}: it shares the host's memory")
+        total = host.total._replace(source=f"{host.total.source}: it shares the host's memory")
+        free = host.available._replace(source=f"{host.available.source}: it shares the host's memory")
     if why:
         total = free = Figure.unknown(why)
     return Device(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from attrs import frozen
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.devices.fragmentation import FEW_BLOCKS
 
@@ -16,8 +14,7 @@ if TYPE_CHECKING:
 GIB = 2**30
 
 
-@frozen
-class Remark:
+class Remark(NamedTuple):
     """One sentence: `about` is what was looked at, `next_step` what can be done; without one all is well."""
 
     about: str

@@ -16,15 +16,11 @@ import fcntl
 import json
 import os
 import stat
-import tempfile
 import threading
 import time
-import uuid
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from attrs import evolve
 
 from supervisor import budgets, identity, locks
 from supervisor.devices import promises
@@ -49,7 +45,11 @@ def place() -> Path:
     named = os.environ.get(VARIABLE, "").strip()
     if named:
         return Path(named).absolute()
-    return (SHARED if SHARED.is_dir() else Path(tempfile.gettempdir())) / NAME
+    if SHARED.is_dir():
+        return SHARED / NAME
+    import tempfile  # where there is no /dev/shm
+
+    return Path(tempfile.gettempdir()) / NAME
 
 
 class Promise:
@@ -128,13 +128,13 @@ class Planning:
         """The same of a promise that another process made for that generation, and is no more. None where there is none."""
         for name, found in self.live().items():
             if found.generation_lock == str(generation_lock) and not found.settled:
-                made = self._write(evolve(found, settled=True))
+                made = self._write(found._replace(settled=True))
                 _remove(self.folder / name)
                 return made
         return None
 
     def _write(self, reservation: Reservation) -> Promise:
-        name = f"{uuid.uuid4().hex}"
+        name = os.urandom(16).hex()
         draft, path = self.folder / f".{name}", self.folder / f"{name}.json"
         body = {"version": VERSION, **_plain(reservation)}
         try:
@@ -244,9 +244,7 @@ def _read(path: Path) -> tuple[Reservation | None, bool | None]:
 
 
 def _plain(reservation: Reservation) -> dict[str, object]:
-    from attrs import asdict
-
-    return asdict(reservation)
+    return {**reservation._asdict(), "grants": [grant._asdict() for grant in reservation.grants]}
 
 
 def _generation_lives(reservation: Reservation) -> bool | None:

@@ -7,6 +7,7 @@ says why: an unknown is never 0, and never the figure of something larger.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from attrs import frozen
 
@@ -22,8 +23,7 @@ class How(StrEnum):
     UNKNOWN = "unknown"
 
 
-@frozen
-class Figure:
+class Figure(NamedTuple):
     """A number of bytes and where it comes from: a file of /proc, a call of NVML, a line of a log. `bytes` is None only
     with `how` UNKNOWN; `source` then says why it could not be had."""
 
@@ -50,8 +50,7 @@ class DeviceKind(StrEnum):
     """A slice of a GPU in MIG mode. Its GPU is not listed beside it: that one's figures are not to be had."""
 
 
-@frozen
-class Holding:
+class Holding(NamedTuple):
     """What one process holds of a device. `pid` is as NVML says it: the host's number. `bytes` is None where the driver
     does not tell (WSL, unified memory). `is_here` says whether that process can be seen in our /proc: in a container it
     mostly cannot, and then nothing is known of whose it is."""
@@ -107,8 +106,7 @@ class Device:
         return Figure(max(0, used - sum(filter(None, seen))), "in use, less what the processes that we see hold")
 
 
-@frozen
-class Limit:
+class Limit(NamedTuple):
     """What one control group lets its processes have (docs/reference/memory.md, "Control groups").
 
     `room` = limit - used + reclaimable; `path` is the group's directory.

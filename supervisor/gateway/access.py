@@ -13,7 +13,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from attrs import field, frozen
@@ -90,15 +90,13 @@ class Facts:
     headers: Mapping[str, tuple[str, ...]] = field(repr=False)
 
 
-@frozen
-class Allowed:
+class Allowed(NamedTuple):
     """It may come in. `origin` is that of a page which may read the answer, "" where no page asks."""
 
     origin: str = ""
 
 
-@frozen
-class Preflight:
+class Preflight(NamedTuple):
     """A browser asks whether its page may ask (Fetch standard, "CORS-preflight request"): it may."""
 
     origin: str
@@ -106,8 +104,7 @@ class Preflight:
     """The names of headers that the page wants to send."""
 
 
-@frozen
-class Refused:
+class Refused(NamedTuple):
     """It may not. `code` is one word for programs, `message` for people."""
 
     status: int

@@ -78,3 +78,18 @@ def test_a_front_end_imports_no_library_that_it_needs_not(
     brought = set(done.stdout.split())
     assert not HEAVY & brought
     assert ("supervisor.fitting" in brought) is (front is RUN and groups is planned_groups), "the case is no case"
+
+
+NOT_YET = {"cattrs", "email", "filelock", "httpcore", "httpx", "hypercorn", "prometheus_client", "starlette", "workers"}
+"""What some group, a record or the gateway needs later."""
+
+
+@pytest.mark.process
+def test_a_keeper_begins_with_trio_and_little_else() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"{TELL}import supervisor.keeper\ntell()"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    brought = set(done.stdout.split())
+    assert "supervisor.tree" in brought
+    assert not (HEAVY - {"trio"} | NOT_YET) & brought

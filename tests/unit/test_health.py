@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -313,5 +312,5 @@ UNKNOWN_LOOKS = st.builds(
 @given(st.lists(UNKNOWN_LOOKS, max_size=60))
 def test_nothing_is_killed_on_the_unknown_alone(looks: list[Evidence]) -> None:
     """No silence, no refusal, no stop was seen: then nothing of what is not known adds up to a death."""
-    timed = [evolve(seen, at=3.0 * number) for number, seen in enumerate(looks)]
+    timed = [seen._replace(at=3.0 * number) for number, seen in enumerate(looks)]
     assert not FATAL & set(verdicts(timed))

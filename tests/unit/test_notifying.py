@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from attrs import evolve
 
 from supervisor import budgets, notifying, service
 from supervisor.environment import SCRUBBED, clean
@@ -11,7 +10,7 @@ from supervisor.errors import UsageError
 from supervisor.notifying import Seen, Teller
 
 LOADING = Seen(settled=False, stopping="", status="starting", contract="a")
-READY = evolve(LOADING, settled=True, status="running")
+READY = LOADING._replace(settled=True, status="running")
 
 
 def extensions(lines: list[str]) -> list[str]:
@@ -22,7 +21,7 @@ def test_systemd_5868_a_load_longer_than_the_start_limit_is_given_the_time_it_ta
     """A manager that gave up 20 s after the last word, and a load of 60 s."""
     teller, ends = Teller(0), 20.0
     for second in range(60):
-        lines = teller.lines(evolve(LOADING, status=f"chat loading ({second} %)"), float(second))
+        lines = teller.lines(LOADING._replace(status=f"chat loading ({second} %)"), float(second))
         assert "READY=1" not in lines
         assert f"STATUS=chat loading ({second} %)" in lines
         for line in extensions(lines):
@@ -41,17 +40,17 @@ def test_nothing_is_said_twice() -> None:
 def test_a_changed_configuration_is_a_reload_that_ends() -> None:
     teller = Teller(0)
     teller.lines(READY, 0.0)
-    lines = teller.lines(evolve(LOADING, contract="b"), 12.5)
+    lines = teller.lines(LOADING._replace(contract="b"), 12.5)
     assert lines[:2] == ["RELOADING=1", "MONOTONIC_USEC=12500000"]
-    assert "READY=1" in teller.lines(evolve(READY, contract="b"), 13.0)
-    assert teller.lines(evolve(READY, contract="c"), 14.0)[0] == "RELOADING=1"  # READY never in the same datagram
-    assert teller.lines(evolve(READY, contract="c"), 14.1) == ["READY=1"]
+    assert "READY=1" in teller.lines(READY._replace(contract="b"), 13.0)
+    assert teller.lines(READY._replace(contract="c"), 14.0)[0] == "RELOADING=1"  # READY never in the same datagram
+    assert teller.lines(READY._replace(contract="c"), 14.1) == ["READY=1"]
 
 
 def test_a_stop_is_said_once_and_given_its_time() -> None:
     teller = Teller(0)
     teller.lines(READY, 0.0)
-    stopping = evolve(READY, stopping="SIGTERM", status="stopping", contract="b")
+    stopping = READY._replace(stopping="SIGTERM", status="stopping", contract="b")
     whole = round((budgets.WARDEN_STOP + budgets.SWEEP_LIMIT) * 1_000_000)
     assert teller.lines(stopping, 1.0) == ["STOPPING=1", f"EXTEND_TIMEOUT_USEC={whole}", "STATUS=stopping"]
     assert teller.lines(stopping, 9.0) == []

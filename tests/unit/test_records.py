@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor import records
-from supervisor.contract import EngineSpec, Exit, GroupSpec, LaunchSpec, Lifetime
+from supervisor.contract import EngineSpec, Exit, GatewaySpec, GroupSpec, LaunchSpec, Lifetime
 from supervisor.errors import RecordError
 
 if TYPE_CHECKING:
@@ -107,6 +107,25 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
+
+
+def test_what_was_prepared_is_converted_without_making_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = records.unstructure(SPEC)
+
+    def made() -> int:
+        """How often cattrs compiles a hook for what it is given; it forgets some whenever it learns of another class."""
+        calls: list[object] = []
+        whole = compile
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.compile", lambda *words, **more: calls.append(words) or whole(*words, **more))
+            assert records.unstructure(records.structure(data, EngineSpec)) == data
+        return len(calls)
+
+    records._converter.cache_clear()
+    cold = made()
+    records._converter.cache_clear()
+    records.prepare(EngineSpec, GroupSpec, LaunchSpec, GatewaySpec)
+    assert made() < cold / 2
 
 
 @given(st.sampled_from(["groups", "lifetime", "keep_warm", "other"]), json_values)
