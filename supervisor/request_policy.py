@@ -126,8 +126,11 @@ def decide(route: Route, attempt: Attempt, *, counted: int, left_s: float, resum
     match outcome:
         case Outcome.ANSWER:
             return _answered(route, attempt, counted, left_s)
+        case Outcome.STREAM_CUT | Outcome.STREAM_ENDED if attempt.ending is Ending.FAILED and attempt.first_byte:
+            # Its caller may have read why, or taken an event without an answer in it for one more piece of it.
+            return Decision(Action.INTERRUPTED, "the server said in the stream that it failed", counts=True)
         case Outcome.STREAM_ENDED if attempt.ending is not Ending.OPEN:
-            return Decision(Action.DELIVER, "the stream is complete", counts=True)
+            return Decision(Action.DELIVER, "the stream has come to its end", counts=True)
         case Outcome.STREAM_CUT if attempt.ending is Ending.TERMINATED:
             return Decision(Action.DELIVER, "the stream was complete before it was cut", counts=True)
         case Outcome.STREAM_CUT | Outcome.STREAM_ENDED if (

@@ -15,12 +15,13 @@ class Ending(IntEnum):
     """How much of an answer's end a stream has shown; the higher, the surer."""
 
     OPEN = 0
-    FAILED = 1
-    """The server said in the stream that it failed: an end, and the caller has read why."""
-    FINISHED = 2
+    FINISHED = 1
     """A `finish_reason`: the text is whole, usage figures may be missing."""
-    TERMINATED = 3
+    TERMINATED = 2
     """The last event of its protocol, such as `[DONE]`."""
+    FAILED = 3
+    """The server said in the stream that it failed. Whatever follows, the answer is none: vLLM has a `[DONE]` behind its
+    errors."""
 
 
 # Each pattern begins with a literal, which the search finds many times as fast as a set of bytes, and then looks back:
@@ -36,8 +37,9 @@ _FINISHED: Final = (
     re.compile(rb'"stop"(?<=[{,\s]"stop")\s{0,4}:\s{0,4}true'),
 )
 _FAILED: Final = (
-    re.compile(rb'data:(?<=[\r\n]data:) ?\{\s{0,4}"error"'),
-    re.compile(rb"error:(?<=[\r\n]error:)"),
+    re.compile(rb'data:(?<=[\r\n]data:) ?\{\s{0,4}"error"\s{0,4}:\s{0,4}["{\[0-9t]'),  # and not null
+    re.compile(rb"event:(?<=[\r\n]event:) ?error[\r\n]"),  # of /v1/messages
+    re.compile(rb"error:(?<=[\r\n]error:)"),  # of a llama-server from before 2025
 )
 _STARTED: Final = re.compile(rb"[\r\n][^:\r\n]")
 _TAIL: Final = 64
@@ -86,14 +88,14 @@ class StreamWatch:
         self._size = 0
         self._tail = window[-_TAIL:]
         self.started = self.started or _STARTED.search(window) is not None
-        if self._ending is Ending.TERMINATED:
+        if self._ending is Ending.FAILED:
             return
-        if _shows(window, _TERMINATED):
+        if _shows(window, _FAILED):
+            self._ending = Ending.FAILED
+        elif self._ending < Ending.TERMINATED and _shows(window, _TERMINATED):
             self._ending = Ending.TERMINATED
         elif self._ending < Ending.FINISHED and not self._strict and _shows(window, _FINISHED):
             self._ending = Ending.FINISHED
-        elif self._ending < Ending.FAILED and _shows(window, _FAILED):
-            self._ending = Ending.FAILED
 
 
 def _shows(window: bytes, marks: tuple[re.Pattern[bytes], ...]) -> bool:

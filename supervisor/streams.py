@@ -18,7 +18,7 @@ import httpcore
 import httpx
 
 from supervisor.errors import InterruptedAnswerError
-from supervisor.request_policy import WORDS, Action, Attempt, Outcome, Route, decide
+from supervisor.request_policy import Action, Attempt, Outcome, Route, decide
 from supervisor.straight import END, LONG, BlockingStraight, Straight, rest_of
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Upstream:
 
     def __init__(self, response: httpcore.Response, owner: Upstreams) -> None:
         self._network: Any = response.extensions["network_stream"]
+        self._stream: Any = response.stream  # httpcore's type does not say of which kind it is
         self._owner = owner
         self._headers = response.headers
         self._count = self._size = 0
@@ -87,9 +88,21 @@ class Upstream:
 
     def abandon(self) -> None:
         """From a finalizer: hang up without a lock, and leave the tidying to `Upstreams`."""
+        self._hang_up()
+        self._owner.abandoned.put(self)
+
+    def _let_go(self) -> None:
+        """No answer is awaited on it any more. Where more came than the answer is long (a body behind a 204, or beyond its
+        length), the next one would begin with that: httpcore keeps it, and no connection that has ended."""
+        self._owner.opened.discard(self)
+        connection = getattr(getattr(self._stream, "_stream", None), "_connection", None)
+        state = getattr(connection, "_h11_state", None)
+        if state is not None and state.trailing_data[0]:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
         with suppress(OSError):
             self._network.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-        self._owner.abandoned.put(self)
 
 
 class BlockingUpstream(Upstream):
@@ -97,9 +110,7 @@ class BlockingUpstream(Upstream):
 
     def __init__(self, response: httpcore.Response, owner: Upstreams) -> None:
         super().__init__(response, owner)
-        stream: Any = response.stream  # httpcore's type does not say of which kind it is
-        self._stream = stream
-        self._pieces: Iterator[bytes] = iter(stream)
+        self._pieces: Iterator[bytes] = iter(self._stream)
         self._straight: BlockingStraight | None = None
 
     def read(self) -> bytes | None:
@@ -124,7 +135,7 @@ class BlockingUpstream(Upstream):
 
     def close(self) -> None:
         """As `aclose`."""
-        self._owner.opened.discard(self)
+        self._let_go()
         self._stream.close()
 
     async def aclose(self) -> None:
@@ -136,9 +147,7 @@ class TrioUpstream(Upstream):
 
     def __init__(self, response: httpcore.Response, owner: Upstreams) -> None:
         super().__init__(response, owner)
-        stream: Any = response.stream
-        self._stream = stream
-        self._pieces: AsyncIterator[bytes] = aiter(stream)
+        self._pieces: AsyncIterator[bytes] = aiter(self._stream)
         self._straight: Straight | None = None
 
     async def piece(self) -> bytes | None:
@@ -158,7 +167,7 @@ class TrioUpstream(Upstream):
         return piece
 
     async def aclose(self) -> None:
-        self._owner.opened.discard(self)
+        self._let_go()
         await self._stream.aclose()  # httpcore shields it: a cancelled caller closes its connection all the same
 
 
@@ -202,8 +211,9 @@ class _Passing:
             outcome = Outcome.SILENT if isinstance(cause, httpcore.TimeoutException) else Outcome.STREAM_CUT
         attempt = Attempt(outcome, first_byte=True) if watch is None else watched(outcome, watch, first_byte=True)
         route = Route.ONCE if watch is None else Route.REPLAYABLE
-        if decide(route, attempt, counted=1, left_s=0.0).action is not Action.DELIVER:
-            raise AnswerInterrupted(f"{self._about}: {WORDS[outcome]} after part of it had been delivered") from cause
+        decision = decide(route, attempt, counted=1, left_s=0.0)
+        if decision.action is not Action.DELIVER:
+            raise AnswerInterrupted(f"{self._about}: {decision.reason}") from cause
 
     def __del__(self) -> None:
         upstream = self.__dict__.get("_upstream")  # a constructor that raised leaves nothing

@@ -16,7 +16,7 @@ from supervisor.gateway.queueing import client_of
 from supervisor.request_policy import Route, route_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from supervisor.contract import EngineSpec
 
@@ -126,5 +126,12 @@ def _client(scope: Mapping[str, Any]) -> str:
     return client_of(headers, key=key, peer=str(peer[0]) if peer else "")
 
 
-def _headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in headers if name.lower() not in _NOT_PASSED_ON]
+def _headers(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    dropped = _NOT_PASSED_ON | of_connection(headers)
+    return [(name, value) for name, value in headers if name.lower() not in dropped]
+
+
+def of_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """Names, in lower case, of the headers that are said to be of this one connection alone (RFC 9110, 7.6.1)."""
+    said = (value.split(b",") for name, value in headers if name.lower() == b"connection")
+    return frozenset(token.strip().lower() for tokens in said for token in tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import h11
 import trio
 from hypercorn.events import Closed, RawData, Updated
-from hypercorn.protocol.events import Body
-from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.events import Body, EndBody, Request, Response, StreamClosed
+from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
+from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import EventWrapper
 
@@ -22,6 +24,7 @@ from supervisor.gateway import saying
 if TYPE_CHECKING:
     from hypercorn.events import Event
     from hypercorn.protocol.events import Event as StreamEvent
+    from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent
 
 _TCP_ESTABLISHED: Final = 1
 """The first byte of TCP_INFO (tcp(7), <linux/tcp_states.h>): neither side has said that it ends."""
@@ -96,12 +99,15 @@ class _Protocol(H11Protocol):
         self.can_read = _Turn(stream)
         self._socket_stream = stream
         self._is_chunked = False
+        self._is_open_ended = False
 
     async def stream_send(self, event: StreamEvent) -> None:
         """As its own; but the chunks of a body after the first are framed here. h11 makes the same of them, by way of its
         states, which a chunk does not change (RFC 9112, 7.1)."""
         if not isinstance(event, Body):
             self._is_chunked = False
+            if isinstance(event, Response):
+                self._is_open_ended = _is_open_ended(self.connection, event)
             await super().stream_send(event)
             return
         chunk = b"%x\r\n%b\r\n" % (len(event.data), event.data)
@@ -120,12 +126,44 @@ class _Protocol(H11Protocol):
         """There is no other."""
 
     async def _create_stream(self, request: h11.Request) -> None:
-        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
-        await super()._create_stream(
-            h11.Request(
-                method=request.method, headers=headers, target=request.target, http_version=request.http_version
+        self.stream = _Stream(
+            self.app,
+            self.config,
+            self.context,
+            self.task_group,
+            self.ssl,
+            self.client,
+            self.server,
+            self.stream_send,
+            STREAM_ID,
+        )
+        await self.stream.handle(
+            Request(
+                stream_id=STREAM_ID,
+                headers=[(name, value) for name, value in request.headers if name != b"upgrade"],
+                http_version=request.http_version.decode(),
+                method=request.method.decode("ascii").upper(),
+                raw_path=request.target,
+                state=self.connection_state,
             )
         )
+        self.keep_alive_requests += 1
+
+    async def _maybe_recycle(self) -> None:
+        """As its own, once an answer was said. But what is still sent to who has answered is read away for a while: closing
+        on it would reset the connection, and the client would see that instead (RFC 9112, 9.6). And an answer that breaks,
+        and whose end is the connection's, is reset: else it would look whole."""
+        ours = self.connection.our_state
+        if ours is h11.SEND_BODY and self._is_open_ended:
+            _reset(self._socket_stream)
+        elif (
+            isinstance(self.stream, _Stream)
+            and self.connection.their_state is h11.SEND_BODY
+            and ours in (h11.DONE, h11.MUST_CLOSE)
+        ):
+            with trio.move_on_after(budgets.GATEWAY_LINGER):
+                await self.stream.has_come.wait()
+        await super()._maybe_recycle()
 
     async def _send_error_response(self, status_code: int) -> None:
         what, code = _MALFORMED.get(status_code, ("this is no request of HTTP/1.1", "bad_request"))
@@ -139,6 +177,48 @@ class _Protocol(H11Protocol):
         await self._send_h11_event(h11.Data(data=body))
         await self._send_h11_event(h11.EndOfMessage())
         await read_away(self._socket_stream, budgets.GATEWAY_LINGER)
+
+
+class _Stream(HTTPStream):
+    """One request. Hypercorn's own waits, with the next piece of a body in hand, for an application that has answered and
+    takes no more: for ever, for it sees neither that nor its client's end."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.has_come = trio.Event()
+        """All of it, or the end of its client."""
+        self._is_answered = False
+        self._giving: set[trio.CancelScope] = set()
+
+    async def handle(self, event: StreamEvent) -> None:
+        if isinstance(event, EndBody | StreamClosed):
+            self.has_come.set()
+        await super().handle(event)
+        if isinstance(event, Request):
+            self._put, self.app_put = self.app_put, self._give
+
+    async def app_send(self, message: ASGISendEvent | None) -> None:
+        if message is None or (message["type"] == "http.response.body" and not message.get("more_body", False)):
+            self._is_answered = True
+            for scope in self._giving:
+                scope.cancel()
+        await super().app_send(message)
+
+    async def _give(self, message: ASGIReceiveEvent) -> None:
+        if message["type"] == "http.disconnect":  # who says so may be the application itself, in the middle of a word
+            self.task_group.spawn(self._given, message)
+        else:
+            await self._given(message)
+
+    async def _given(self, message: ASGIReceiveEvent) -> None:
+        if self._is_answered:
+            return
+        with trio.CancelScope() as scope:
+            self._giving.add(scope)
+            try:
+                await self._put(message)
+            finally:
+                self._giving.discard(scope)
 
 
 class _Turn(EventWrapper):
@@ -162,6 +242,20 @@ def _has_left(stream: trio.SocketStream) -> bool:
         return stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _TCP_ESTABLISHED
     except OSError:
         return True
+
+
+def _is_open_ended(connection: Any, answer: Response) -> bool:
+    """Whether the end of the connection is all that shows the end of this answer: so it is for who speaks HTTP/1.0 where no
+    length is said. A stream of events has words of its own for an end."""
+    said = {name.lower(): value for name, value in answer.headers}
+    is_events = said.get(b"content-type", b"").startswith(b"text/event-stream")
+    return connection.their_http_version == b"1.0" and b"content-length" not in said and not is_events
+
+
+def _reset(stream: trio.SocketStream) -> None:
+    with suppress(OSError):
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.socket.close()
 
 
 async def read_away(stream: trio.SocketStream, limit_s: float) -> None:

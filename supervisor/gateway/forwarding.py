@@ -30,7 +30,7 @@ from supervisor.streams import AnswerInterrupted
 from supervisor.transport import TrioCarrier
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 
     from supervisor.gateway.asking import Asked
     from supervisor.gateway.upkeep import Keeper
@@ -121,7 +121,12 @@ class Forwarding:
             said = asking.parsed(body)
             return said, asking.understood(spec, scope, body, said, has_proxy=self.whereabouts.has_proxy)
 
-        said, asked = await self._aside.do(len(body), work)
+        try:
+            said, asked = await self._aside.do(len(body), work)
+        except httpx.InvalidURL as error:  # HTTP/1.1 takes more for a target than a URL may be
+            what = f"the request's target cannot be passed on: {access.shown(str(error))}"
+            await reply.refuse(400, saying.error(what, "invalid_request_error", "bad_request"))
+            return None
         if asked is None:
             names = [model.id for model in naming.served(spec)]
             await reply.refuse(404, saying.unknown_model(asking.name_in(said, scope["query_string"]), names))
@@ -187,7 +192,7 @@ class Forwarding:
     ) -> None:
         kind = response.headers.get("content-type", "")
         is_events = kind.startswith("text/event-stream")
-        headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _NOT_PASSED_BACK]
+        headers = _passed_back(response.headers.raw)
         stream: Any = response.stream
         if response.status_code >= 400 or (reply.has_started and not is_events):
             ending = ending_of(max(500, response.status_code) if reply.has_started else response.status_code)
@@ -216,11 +221,20 @@ class Forwarding:
                 head = head or piece
                 last.append(piece)
                 await reply.send(piece if delivered is None else delivered.feed(piece))
-            if watch is not None and watch.ending is StreamEnding.OPEN:  # HTTP calls it whole, and it is not
-                raise AnswerInterrupted("the stream ended without its end marker")
+            if watch is not None and watch.ending in (StreamEnding.OPEN, StreamEnding.FAILED):
+                raise AnswerInterrupted("the stream ended without its end marker")  # HTTP calls it whole, and it is not
             if delivered is not None:
                 await reply.send(delivered.rest())
         except AnswerInterrupted as error:
+            tail = b"".join(last)
+            if (
+                watch is not None
+                and watch.ending is StreamEnding.FAILED
+                and error.__cause__ is None
+                and tail.endswith((b"\n\n", b"\r\n\r\n"))
+            ):  # the caller has the server's own word for it, whole
+                await reply.finish(Ending.ERROR, saying.unread_failure(tail))
+                return
             try:
                 if delivered is None:
                     raise
@@ -246,6 +260,14 @@ class Forwarding:
         return Continuation(self._holding, self.whereabouts, asked, call, reply, every_s)
 
 
+def _passed_back(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Of an answer's headers. A length beside a transfer coding is not its length (RFC 9112, 6.3)."""
+    dropped = _NOT_PASSED_BACK | asking.of_connection(headers)
+    if any(name.lower() == b"transfer-encoding" for name, _ in headers):
+        dropped |= {b"content-length"}
+    return [(name, value) for name, value in headers if name.lower() not in dropped]
+
+
 def _bare(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
@@ -254,14 +276,14 @@ def _bare(error: Exception) -> Exception:
 
 async def _body_of(receive: Receive) -> bytes:
     """Raises CallerLeftError. How much of it there may be is the Guard's business."""
-    pieces = []
+    body = bytearray()  # no list: one of chunks of a byte or two takes thirty times what the Guard counts
     while True:
         message = await receive()
         if message["type"] != "http.request":
             raise CallerLeftError
-        pieces.append(message.get("body", b""))
+        body += message.get("body", b"")
         if not message.get("more_body"):
-            return b"".join(pieces)
+            return bytes(body)
 
 
 async def _until_left(receive: Receive, reply: Reply, scope: trio.CancelScope) -> None:

@@ -62,7 +62,7 @@ class Guard:
         match access.decide(facts, self._rules()):
             case Refused() as refused:
                 self._told(refused.code)
-                await _refuse(refused, receive, send)
+                await _refuse(refused, send)
             case Preflight(origin, wanted):
                 await _answer(send, 204, b"", _preflight(origin, wanted))
             case Allowed(origin):
@@ -75,7 +75,7 @@ class Guard:
         refused = self._too_large(int(declared) if declared.isdecimal() else 0, origin)
         if refused is not None:
             self._told(refused.code)
-            await _refuse(refused, receive, send)
+            await _refuse(refused, send)
             return
         body = _Body(self, origin, receive, send)
         try:
@@ -87,7 +87,7 @@ class Guard:
             self.held_bytes -= body.taken
         if body.refused is not None and not body.has_begun:
             self._told(body.refused.code)
-            await _refuse(body.refused, None if body.is_whole else receive, send)
+            await _refuse(body.refused, send)
 
     def _too_large(self, size: int, origin: str, already: int = 0) -> Refused | None:
         """What is said to a body of `size` bytes, of which so many are counted among those held."""
@@ -142,9 +142,7 @@ class _Body:
         await self._send(message)
 
 
-async def _refuse(refused: Refused, receive: Receive | None, send: Send) -> None:
-    """Answer, and then read away what is still being sent, for a while: closing on it would reset the connection, and the
-    client would see that instead of the answer (RFC 9112, 9.6). `receive` is None where all of it is here."""
+async def _refuse(refused: Refused, send: Send) -> None:
     kind = "unavailable_error" if refused.status == 503 else _TYPES.get(refused.status, "invalid_request_error")
     error = {"message": refused.message, "type": kind, "param": None, "code": refused.code}
     headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *_shared(refused.origin)]
@@ -152,35 +150,13 @@ async def _refuse(refused: Refused, receive: Receive | None, send: Send) -> None
         headers.append((b"www-authenticate", b"Bearer"))
     if refused.status == 503:
         headers.append((b"retry-after", str(budgets.RETRY_AFTER).encode()))
-
-    async def read_away() -> None:
-        if receive is None:
-            return
-        with trio.move_on_after(budgets.GATEWAY_LINGER):
-            message = await receive()
-            while message["type"] == "http.request" and message.get("more_body", False):
-                message = await receive()
-
-    await _answer(send, refused.status, json.dumps({"error": error}).encode(), headers, read_away)
+    await _answer(send, refused.status, json.dumps({"error": error}).encode(), headers)
 
 
-async def _nothing() -> None:
-    pass
-
-
-async def _answer(
-    send: Send,
-    status: int,
-    body: bytes,
-    headers: list[tuple[bytes, bytes]],
-    before_end: Callable[[], Awaitable[None]] = _nothing,
-) -> None:
+async def _answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     length = [] if status == 204 else [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*length, *headers]})
-    if body:
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-        await before_end()
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def _shared(origin: str) -> list[tuple[bytes, bytes]]:

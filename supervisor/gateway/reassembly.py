@@ -43,8 +43,7 @@ def whole(path: str, stream: bytes) -> tuple[int, dict[str, Any]]:
     answer: dict[str, Any] = {}
     choices: dict[int, dict[str, Any]] = {}
     for event in _events(stream):
-        if "error" in event:
-            error = event["error"]
+        if (error := event.get("error")) is not None:
             code = error.get("code") if isinstance(error, dict) else None
             return (code if isinstance(code, int) and 400 <= code < 600 else 500), {"error": error}
         answer |= {key: value for key, value in event.items() if key not in _OF_STREAMS}
@@ -59,17 +58,19 @@ def whole(path: str, stream: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def _events(stream: bytes) -> list[dict[str, Any]]:
-    found = []
+    found, kind = [], b""
     for line in stream.replace(b"\r\n", b"\n").split(b"\n"):
         name, _, data = line.partition(b":")
         data = data.strip()
+        kind = data if name == b"event" else kind if line else b""
         if name not in (b"data", b"error") or data in (b"", b"[DONE]"):
             continue
         try:
             event = json.loads(data)
         except ValueError as error:
             raise UnreadableStreamError(f"an event is no JSON: {error}") from error
-        if name == b"error":  # llama-server of before 2025
+        is_error = name == b"error" or kind == b"error"  # a field of its own: llama-server of before 2025
+        if is_error and not (isinstance(event, dict) and "error" in event):
             event = {"error": event}
         if isinstance(event, dict):  # `null` comes before a list of prompts
             found.append(event)

@@ -40,6 +40,15 @@ def event(body: bytes) -> bytes:
     return b"event: error\ndata: " + json.dumps(found).encode() + b"\n\n"
 
 
+def unread_failure(tail: bytes) -> bytes:
+    """An error that whoever reads events does not see, as one that he does; b"" where there is none. llama-server from before
+    2025 says it in a field `error`, and unknown fields are ignored (WHATWG HTML, 9.2.6)."""
+    for line in tail.splitlines():
+        if line.startswith(b"error:"):
+            return event(b'{"error":%b}' % line.removeprefix(b"error:"))
+    return b""
+
+
 def comment(group: str, state: State | None, reason: str, seconds: float) -> bytes:
     """One line that a client ignores, for people who look at the stream (WHATWG HTML, 9.2.6)."""
     if state in COMMENTS_UP:

@@ -22,7 +22,7 @@ class Ending(StrEnum):
     REJECTED = "rejected"
     """4xx: the server's own, or ours for a prompt that does not fit."""
     ERROR = "error"
-    """The server said 5xx, and another try would not have helped; or the gateway itself failed."""
+    """The server said 5xx, or in a stream that it failed, and another try would not have helped; or the gateway itself failed."""
     UNAVAILABLE = "unavailable"
     """Held in vain, until its deadline."""
     OVERLOADED = "overloaded"

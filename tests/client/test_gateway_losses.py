@@ -127,3 +127,53 @@ def test_lost_behind_its_first_event_a_stream_says_that_it_is_broken(
         assert head.startswith(EVENTS)
         assert json.loads(last)["error"]["code"] == "interrupted"
     assert tally.ended == {("chat", Ending.INTERRUPTED): 1}
+
+
+FAILURE = b'data: {"error":{"code":500,"message":"cannot parse the call","type":"server_error"}}\n\n'
+FAILURES = {
+    "as data": (FAILURE, b""),
+    "before done": (FAILURE + b"data: [DONE]\n\n", b""),
+    "as an event": (b'event: error\ndata: {"code":500,"message":"cannot parse the call"}\n\n', b""),
+    "as of old": (
+        b'error: {"code":500,"message":"cannot parse the call"}\n\n',
+        b'event: error\ndata: {"error": {"code": 500, "message": "cannot parse the call"}}\n\n',
+    ),
+}
+CALL = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]},"finish_reason":null}]}\n\n'
+
+
+@pytest.mark.parametrize(("failure", "more"), FAILURES.values(), ids=FAILURES)
+def test_a_server_that_says_in_its_stream_that_it_failed_is_passed_on_and_counted_as_that(
+    monkeypatch: pytest.MonkeyPatch, failure: bytes, more: bytes
+) -> None:
+    """In the middle of a tool call, say. Whoever reads events has read why; a form of it that none of them reads is said
+    once more in one that they do."""
+
+    def fail(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(CALL)
+        talk.chunk(failure)
+        talk.end_chunks()
+
+    with ScriptedServer(fail) as server:
+        status, body, tally, waits = asked(monkeypatch, server.endpoint("g1"), is_stream=True)
+        assert (status, body, waits, len(server.received)) == (200, CALL + failure + more, [], 1)
+    assert tally.ended == {("chat", Ending.ERROR): 1}
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_failure_that_is_cut_in_its_middle_is_a_broken_stream(
+    monkeypatch: pytest.MonkeyPatch, is_reset: bool
+) -> None:
+    def fail(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(EVENTS)
+        talk.chunk(FAILURE[:30])
+        (talk.reset if is_reset else talk.end_chunks)()
+
+    with ScriptedServer(fail) as server:
+        status, body, tally, _ = asked(monkeypatch, server.endpoint("g1"), is_stream=True)
+        head, _, last = body.partition(b"event: error\ndata: ")
+        assert (status, head) == (200, EVENTS + FAILURE[:30] + b"\n\n")
+        assert json.loads(last)["error"]["code"] == "interrupted"
+    assert tally.ended == {("chat", Ending.INTERRUPTED): 1}

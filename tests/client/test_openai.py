@@ -80,6 +80,20 @@ def test_a_cut_stream_is_a_connection_error_caused_by_ours_and_not_sent_again(cl
         assert len(server.received) == 1
 
 
+def test_an_error_in_a_stream_is_an_error_with_the_servers_words() -> None:
+    def fail(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(DELTA)
+        talk.chunk(b'data: {"error":{"code":500,"message":"cannot parse the tool call","type":"server_error"}}\n\n')
+        talk.end_chunks()
+
+    with ScriptedServer(fail) as server, client(FakeDirectory(server.endpoint()), url=server.url) as http:
+        heard: list[str | None] = []
+        with pytest.raises(openai.APIError, match="cannot parse the tool call"):
+            words(on(http, server), heard)
+        assert heard == ["a"]
+
+
 def test_our_503_is_an_error_with_every_field_and_never_repeated() -> None:
     gone = FailedForGoodError("its model is missing", "`queenright model pull x`")
     with ScriptedServer() as server:

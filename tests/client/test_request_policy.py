@@ -53,6 +53,8 @@ def test_an_incomplete_stream_is_never_delivered_as_complete(
     decision = decide(route, attempt, counted=counted, left_s=left_s)
     if attempt.outcome is Outcome.STREAM_ENDED and attempt.ending is Ending.OPEN:
         assert decision.action is not Action.DELIVER
+    if attempt.outcome is Outcome.STREAM_ENDED and attempt.ending is Ending.FAILED and attempt.first_byte:
+        assert decision.action is not Action.DELIVER
     if attempt.outcome is Outcome.STREAM_CUT and attempt.ending is not Ending.TERMINATED:
         assert decision.action is not Action.DELIVER
 

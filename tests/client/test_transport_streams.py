@@ -112,15 +112,34 @@ def test_a_long_stream_that_is_lost_late_is_interrupted(how: str) -> None:
             next(pieces)
 
 
-@pytest.mark.parametrize("end", [FINISH, b'data: {"error":{"message":"context is full"}}\n\n'], ids=["finish", "error"])
-def test_a_clean_end_after_a_finish_reason_or_an_error_event_is_an_end(end: bytes) -> None:
+def test_a_clean_end_after_a_finish_reason_is_an_end() -> None:
     def script(talk: Talk) -> None:
         talk.start_chunks()
-        talk.chunk(DELTA + end)
+        talk.chunk(DELTA + FINISH)
         talk.end_chunks()
 
     with ScriptedServer(script) as server, client(FakeDirectory(server.endpoint()), url=server.url) as http:
-        assert ask(http).content == DELTA + end
+        assert ask(http).content == DELTA + FINISH
+
+
+@pytest.mark.parametrize("then", [b"", DONE], ids=["nothing", "done"])
+def test_a_stream_in_which_the_server_says_that_it_failed_is_passed_on_and_never_an_answer(then: bytes) -> None:
+    failure = b'data: {"error":{"message":"context is full"}}\n\n'
+
+    def script(talk: Talk) -> None:
+        talk.start_chunks()
+        talk.chunk(DELTA + failure + then)
+        talk.end_chunks()
+
+    with (
+        ScriptedServer(script) as server,
+        client(FakeDirectory(server.endpoint()), url=server.url) as http,
+        http.stream("POST", CHAT, json={}) as answer,
+    ):
+        pieces = answer.iter_raw()
+        assert next(pieces) == DELTA + failure + then
+        with pytest.raises(AnswerInterrupted, match="the server said in the stream that it failed"):
+            next(pieces)
 
 
 def test_a_cut_after_the_terminator_takes_nothing_from_the_answer() -> None:

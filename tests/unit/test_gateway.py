@@ -156,7 +156,10 @@ def test_a_text_completion_is_put_together() -> None:
 def test_an_error_in_a_stream_has_the_status_it_would_have_had() -> None:
     events = stream(chunk({"content": "a"}), {"error": {"code": 400, "message": "too long"}})
     assert reassembly.whole(CHAT, events) == (400, {"error": {"code": 400, "message": "too long"}})
-    assert reassembly.whole(CHAT, b'error: {"message": "x"}\n\n') == (500, {"error": {"message": "x"}})
+    for said in (b'error: {"message": "x"}\n\n', b'event: error\ndata: {"message": "x"}\n\n'):
+        assert reassembly.whole(CHAT, said) == (500, {"error": {"message": "x"}})
+    status, answer = reassembly.whole(CHAT, stream({"error": None, **chunk({"content": "a"})}))
+    assert (status, answer["choices"][0]["message"]["content"]) == (200, "a")
 
 
 @pytest.mark.parametrize("text", [b"", b": only a comment\n\n", b"data: {\n\n", b"data: [DONE]\n\n"])
