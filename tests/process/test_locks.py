@@ -92,6 +92,39 @@ assert inside.__enter__()
 """,
 )
 
+MIDWAY = """
+import os, sys, threading
+from pathlib import Path
+from supervisor import locks
+opened, descriptors, ends = threading.Event(), [], []
+
+def fork():
+    opened.wait()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.fstat(descriptors[0])
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+def slow_open(*given, real=os.open):
+    descriptors.append(real(*given))
+    opened.set()
+    thread.join(0.5)  # forks meanwhile, if it may
+    return descriptors[0]
+
+thread = threading.Thread(target=fork)
+thread.start()
+os.open = slow_open
+take = {"try": locks.try_acquire, "look": locks.is_held}[sys.argv[2]]
+open(sys.argv[1], "a").close()
+held = take(Path(sys.argv[1]))
+thread.join()
+print(*ends)
+"""
+
 MIXER = LOOPER.replace('print("ready")', 'locks.try_acquire = lambda path: None\nprint("ready")')
 """By filelock alone: else it is by flock where it is free at once."""
 
@@ -131,6 +164,14 @@ def test_a_forked_child_that_lives_on_does_not_keep_it(path: Path, holder: str) 
         assert child.hear() == "child"
         assert locks.is_held(path) is False
         child.say()
+
+
+@pytest.mark.parametrize("how", ["try", "look"])
+def test_a_child_that_another_thread_forks_meanwhile_has_no_part_in_it(path: Path, how: str) -> None:
+    """Between the opening of a lock and the note of it a fork took the descriptor along, and the child kept the lock of its
+    killed parent for as long as it lived."""
+    with Child(MIDWAY, path, how) as child:
+        assert child.hear() == "0"
 
 
 def test_who_is_brief_holds_it_against_all_others_and_waits_for_them(path: Path) -> None:
