@@ -93,8 +93,9 @@ class Directory:
         return self._states.get(group)
 
     def vouches(self, port: int) -> bool:
-        """See request_loop.Known. The leader of a generation listens for as long as it lives, so whoever was connected to
-        before it was found alive was it."""
+        """See request_loop.Known. The leader of a generation, by pid and start, listens for as long as it lives, so whoever was
+        connected to before it was found alive was it. But for a llama-swap that somebody else told to end: while it drains it
+        lives and listens no more, until the keeper's next looks find that out."""
         leader = self._leaders.get(port)
         return leader is None or identity.liveness(leader) is not Liveness.DEAD
 

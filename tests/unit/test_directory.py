@@ -90,6 +90,17 @@ def test_a_leader_that_is_dead_is_not_vouched_for(
 
 
 @pytest.mark.process
+def test_a_process_that_has_the_leaders_number_by_now_vouches_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: subprocess.Popen[bytes]
+) -> None:
+    ticks, own = identity.start_ticks(process.pid), identity.own()
+    assert ticks is not None
+    who = {"leader": process.pid, "warden": own.pid, "warden_ticks": own.ticks}
+    assert heard(tmp_path, monkeypatch, ticks=ticks, **who).vouches(PORT)
+    assert not heard(tmp_path, monkeypatch, ticks=ticks - 1, **who).vouches(PORT)
+
+
+@pytest.mark.process
 def test_the_end_of_a_process_with_the_leaders_number_in_another_namespace_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: subprocess.Popen[bytes]
 ) -> None:
