@@ -7,6 +7,7 @@ import json
 import os
 import resource
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from attrs import frozen
@@ -114,12 +115,11 @@ def test_what_was_prepared_is_converted_without_making_much(monkeypatch: pytest.
 
     def made() -> int:
         """How often cattrs compiles a hook for what it is given; it forgets some whenever it learns of another class."""
-        calls: list[object] = []
-        whole = compile
+        compiling = Mock(wraps=compile)
         with monkeypatch.context() as patch:
-            patch.setattr("builtins.compile", lambda *words, **more: calls.append(words) or whole(*words, **more))
+            patch.setattr("builtins.compile", compiling)
             assert records.unstructure(records.structure(data, EngineSpec)) == data
-        return len(calls)
+        return compiling.call_count
 
     records._converter.cache_clear()
     cold = made()
