@@ -31,6 +31,7 @@ NEXT: Final[Mapping[str, str]] = {
     "outside": WAY_OUT,
     "left over": "`queenright stop` ends them",
     "unwritten": "make room on the slot's disk; the record is then written by itself",
+    "unwatched": "nothing at once: it serves, and the watch was begun again; `queenright logs keeper` has what the kind's maker needs",
     "stalled": "wait, or look at `queenright logs {name}`; it is rebuilt by itself if it stays so",
     "stuck load": "look at the disk and at `queenright logs {name}`; the group's start_limit_s ends the load",
     "memory": "`queenright status --json` has it line by line (memory.compared, memory.asked); configure what it really takes",
@@ -106,6 +107,8 @@ def _of_group(group: Mapping[str, Any], now: float) -> Iterator[Trouble]:
         yield Trouble("payload", name, group["reason"])
     if "cannot be killed" in (group["reason"] or ""):
         yield Trouble("unkillable", name, group["reason"])
+    if unwatched := group.get("unwatched"):
+        yield Trouble("unwatched", name, f"the watch over its servers broke off: {unwatched}")
     if unwritten := group.get("unwritten"):
         yield Trouble("unwritten", name, f"its record is old: {unwritten}")
     for process in (group["proxy"], *group["servers"]):

@@ -64,6 +64,7 @@ def describe(group: View) -> dict[str, Any]:
         "restarts": past.history.restarts,
         "reloads": past.losses.restarts,
         "cause": records.unstructure(past.cause) if past.cause else None,
+        "unwatched": (nurse.unwatched if nurse else "") or None,
         "unwritten": group.unwritten or None,
         "log_tail": group.log_tail if group.state is State.FAILED else [],
     }

@@ -144,6 +144,11 @@ class ProxyLostError(EngineStartError):
     """The proxy of a group broke off while it was asked to load: it is dead or about to be, and its end says more."""
 
 
+class KindError(EngineStartError):
+    """A kind of engine has a bug, or is not there any more: one of its hands raised or gave what none may. It is contained to
+    the groups of that kind."""
+
+
 class FailedForGoodError(QueenrightError):
     """A group was given up on: it never became healthy, or its breaker is open."""
 

@@ -114,7 +114,8 @@ does not know never calls it: unknown is neither idle nor stuck."""
 
 
 class Kind(Protocol):
-    """One kind of engine."""
+    """One kind of engine. What a hand raises beyond QueenrightError and OSError is a bug of the kind, and its group's trouble
+    alone (`containment`)."""
 
     name: str
 
@@ -264,11 +265,11 @@ class ReadingBack(Protocol):
 
 @cache
 def find(name: str) -> Kind:
-    """The kind of that name. Raises ConfigError naming those there are."""
+    """The kind of that name. Raises ConfigError naming those there are, or saying why it cannot be loaded."""
     place = _quick_look().get(name)
     if place is not None:
         module, _, attribute = place.partition(":")
-        quick: Kind = getattr(import_module(module), attribute)
+        quick: Kind = _loaded(name, lambda: getattr(import_module(module), attribute))
         return quick
     from importlib.metadata import entry_points
 
@@ -279,8 +280,18 @@ def find(name: str) -> Kind:
         names = ", ".join(sorted(known)) or "none: is queenright installed?"
         near = "".join(f"; did you mean {close!r}?" for close in difflib.get_close_matches(name, known, n=1))
         raise ConfigError(f"there is no engine kind {name!r}", f"known kinds: {names}{near}")
-    kind: Kind = known[name].load()
+    kind: Kind = _loaded(name, known[name].load)
     return kind
+
+
+def _loaded(name: str, load: Callable[[], Any]) -> Any:
+    """It is somebody else's module, and anything may go wrong with it."""
+    try:
+        return load()
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"the engine kind {name!r} cannot be loaded: {type(error).__name__}: {error}", "reinstall what brings it"
+        ) from error
 
 
 def _quick_look() -> dict[str, str]:

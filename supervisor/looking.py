@@ -30,6 +30,7 @@ UNKNOWN_GROUP: dict[str, Any] = {
     "restarts": 0,
     "reloads": 0,
     "cause": None,
+    "unwatched": None,
     "unwritten": None,
 }
 """What is shown of a group whose record does not say it."""

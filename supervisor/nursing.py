@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import trio
 
 from supervisor import budgets, listeners, restart, undoing
 from supervisor.channels import at_hand
-from supervisor.errors import EngineStartError, ProxyLostError
+from supervisor.errors import ProxyLostError, QueenrightError
 from supervisor.kinds import ServerState
 from supervisor.lifecycle import Event
 from supervisor.load_progress import LoadWatch
@@ -41,6 +42,8 @@ class Nurse:
         self.life, self._kind, self._tell, self._changed = life, kind, tell, changed
         self._is_outside = spec.is_outside
         self.loads = LoadWatch(spec, life, changed)
+        self.unwatched = ""
+        """Why its kind's watch over it had to be begun again, the last time; "" while it never had to be."""
         self.prober = Prober(
             spec,
             kind,
@@ -88,7 +91,23 @@ class Nurse:
         watch's to report."""
         roles = [] if self.life.was_ready else [launch.role for launch in spec.launches]
         if await self.load(spec, roles):
-            await self._kind.watch(spec, self.life.birth, self._report, self.prober.note_activity)
+            await self._watch(spec)
+
+    async def _watch(self, spec: GroupSpec) -> None:
+        """Begun again where it fails: what is wrong with a watch is no reason to end what serves."""
+        failures = 0
+        while True:
+            began = trio.current_time()
+            try:
+                await self._kind.watch(spec, self.life.birth, self._report, self.prober.note_activity)
+                return
+            except (QueenrightError, OSError) as error:
+                self.unwatched = _words(error)
+            failures = 1 if trio.current_time() - began >= budgets.RESTART_RESET else failures + 1
+            self.prober.forget_activity()
+            self._changed()
+            # Never at once: one that fails at once would be all that the keeper does.
+            await trio.sleep(restart.pause(failures + 1, random.random()))  # noqa: S311 - no secret: it spreads tries
 
     async def load(self, spec: GroupSpec, roles: Iterable[str]) -> bool:
         """Whether the group became ready; it is told either way."""
@@ -109,11 +128,11 @@ class Nurse:
             limit = f"{spec.start_limit_s:g} s (start_limit_s of group {spec.name})"
             self._tell(Event.NOT_READY, f"not ready within {limit}: {stage}")
             return False
-        except EngineStartError as error:
+        except (QueenrightError, OSError) as error:
             if isinstance(error, ProxyLostError):  # its end is on its way, and says more: with it this attempt is over
                 with trio.move_on_after(budgets.BROKEN_OFF):
                     await self.life.exited.wait()
-            self._tell(Event.NOT_READY, error.what)
+            self._tell(Event.NOT_READY, _words(error))
             return False
         self._tell(Event.READY, "")
         return True
@@ -125,3 +144,7 @@ class Nurse:
         if state is ServerState.LOST and was is not ServerState.LOST:
             self._tell(Event.SERVER_LOST, f"the {role} server died")
         self._changed()
+
+
+def _words(error: QueenrightError | OSError) -> str:
+    return error.what if isinstance(error, QueenrightError) else str(error)

@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
+from attrs import evolve
 
 from supervisor import budgets, health, identity, ports
 from supervisor.health import FATAL, Evidence, Judgement, Limits, Record, Verdict
@@ -98,6 +99,12 @@ class Prober:
         proxy = self.subjects[PROXY]
         proxy.in_flight = sum(s.in_flight or 0 for s in known)
         proxy.progress = sum(s.progress or 0 for s in known)
+
+    def forget_activity(self) -> None:
+        """Nobody tells of it any more: unknown is neither idle nor stuck."""
+        for subject in self.subjects.values():
+            subject.in_flight = subject.progress = None
+            subject.record = evolve(subject.record, in_flight=None, progress=None, quiet_for=0.0, idle_for=0.0)
 
     @property
     def in_flight(self) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from supervisor import budgets, lifecycle, logfiles, notes, undoing
+from supervisor import budgets, containment, lifecycle, logfiles, notes, undoing
 from supervisor.group import Group
 from supervisor.procs import Gone
 
@@ -47,9 +47,8 @@ class Tree:
         self.groups = {group.name: self._make(group) for group in spec.groups}
 
     def _make(self, spec: GroupSpec) -> Group:
-        return Group(
-            spec, self.slot, self._find_kind(spec.kind), self.procs, partial(self._tell, spec.name), self._tell_end
-        )
+        kind = containment.hold(spec.kind, self._find_kind, logfiles.complain)
+        return Group(spec, self.slot, kind, self.procs, partial(self._tell, spec.name), self._tell_end)
 
     @property
     def state(self) -> State:
@@ -123,7 +122,9 @@ class Tree:
         Raises ConfigError for a kind that is not known; nothing was changed then.
         """
         assert self._nursery is not None  # noqa: S101 - it runs before anybody can ask
-        kinds = {group.name: self._find_kind(group.kind) for group in spec.groups}
+        kinds = {
+            group.name: containment.Contained(self._find_kind(group.kind), logfiles.complain) for group in spec.groups
+        }
         for group in spec.groups:
             if group.name in self.groups and not self.groups[group.name].retired.is_set():
                 self.groups[group.name].reshape(group, kinds[group.name], why, drain_s)

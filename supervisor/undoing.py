@@ -51,12 +51,15 @@ def undo(path: Path) -> str:
             timeout=budgets.UNDO_TRY,
             check=False,
         )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+    except (OSError, ValueError, TypeError, subprocess.TimeoutExpired) as error:  # whatever stands in the file
         return f"what is left outside cannot be ended: {error}"
     if done.returncode != 0:
         words = done.stderr.decode("utf-8", "replace").strip().splitlines()
         return f"what is left outside cannot be ended: {words[-1] if words else f'exit status {done.returncode}'}"
-    path.unlink(missing_ok=True)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        return f"what was left outside has ended, and {path.name} cannot be removed: {error.strerror}"
     return ""
 
 

@@ -34,8 +34,8 @@ def server(**changes: Any) -> dict[str, Any]:
 def group(*servers: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {
         "name": "chat", "state": "running", "reason": "", "since": NOW - 7200, "restarts": 0, "reloads": 0,
-        "proxy": {"pid": 3, "port": 9000, "health": None}, "servers": list(servers), "cause": None, "unwritten": None,
-        "log_tail": [],
+        "proxy": {"pid": 3, "port": 9000, "health": None}, "servers": list(servers), "cause": None, "unwatched": None,
+        "unwritten": None, "log_tail": [],
     } | changes  # fmt: skip
 
 
@@ -60,6 +60,7 @@ TROUBLE: dict[str, dict[str, Any]] = {
     "unkillable": {"groups": [group(state="stopping", reason="cannot be killed: pids 4")]},
     "left over": {"state": "down", "reason": "no engine runs; processes of an earlier one are still alive: chat.x"},
     "unwritten": {"groups": [group(unwritten="No space left on device")]},
+    "unwatched": {"groups": [group(unwatched="the engine kind static has a bug: its watch raised KeyError: 'a'")]},
     "stalled": {"groups": [group(server(health=HUNG))]},
     "stuck load": {"groups": [group(server(state="loading", loading=STILL))]},
     "payload": {"groups": [group(state="fetching", reason="HTTP 503", fetching={"of": 0, "trouble": "PayloadError"})]},
