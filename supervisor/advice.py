@@ -36,6 +36,7 @@ NEXT: Final[Mapping[str, str]] = {
     "stuck load": "look at the disk and at `queenright logs {name}`; the group's start_limit_s ends the load",
     "memory": "`queenright status --json` has it line by line (memory.compared, memory.asked); configure what it really takes",
     "two accounts": "`queenright plan` shows both, and which of them is gone by; it is worth a report, with the model's name",
+    "model file": "nothing, for what runs; the next start reads what is there then, so put it back, or configure another one",
     "gateway": "see what has its port, or [gateway] in queenright.toml and `queenright apply`; it is tried again by itself, and"
     " direct members are served all the same",
     "off device": "`queenright doctor` says what the driver shows; once it works, `queenright stop` and a new start load it there",
@@ -120,6 +121,9 @@ def _of_group(group: Mapping[str, Any], now: float) -> Iterator[Trouble]:
             yield Trouble("memory", name, f"{server['role']}: {warning}")
         if said := _two_accounts((server.get("memory") or {}).get("estimate")):
             yield Trouble("two accounts", name, f"{server['role']}: {said}")
+        if gone := server.get("deleted_model"):
+            text = f"{server['role']} serves on out of {gone}, which was removed or replaced since it was loaded"
+            yield Trouble("model file", name, text)
         loading = server.get("loading")
         if loading and loading["bytes"] < READ * loading["of"] and now - loading["moved"] >= STUCK_LOAD:
             text = f"the load of {server['model']} has not moved for {span(now - loading['moved'])}"

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from supervisor import kinds, locks, looking, resolving, units
+from supervisor import identity, kinds, locks, looking, resolving, units
 from supervisor.advice import NEXT, troubles
+from supervisor.contract import GENERATION_VARIABLE
 from supervisor.errors import QueenrightError
 from supervisor.screen import gateway_words
+from supervisor.wording import amount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from supervisor.config_shape import Config
     from supervisor.slot import Slot
@@ -71,10 +73,10 @@ def space_of(path: str, *, blocks: int, inodes: int | None) -> Check:
 
 def engine_checks(slot: Slot) -> Iterator[Check]:
     """What runs, and what of an earlier engine is still there."""
-    snapshot = looking.look(slot)
+    snapshot = looking.with_files(looking.look(slot))
     for trouble in troubles(snapshot, time.time()):
-        if trouble.kind == "outside":
-            yield Check(f"outside {trouble.about}", Finding.WARNING, trouble.text, trouble.next_step)
+        if trouble.kind in ("outside", "model file"):
+            yield Check(f"{trouble.kind} {trouble.about}", Finding.WARNING, trouble.text, trouble.next_step)
     if snapshot["state"] == "down":
         left = [f"{group}.{gen}" for group, gen in slot.generations() if _is_held(slot, group, gen)]
         if left:
@@ -126,10 +128,33 @@ def configuration_checks(config: Config) -> Iterator[Check]:
             continue
         models = ", ".join(launch.model for launch in spec.launches)
         yield Check(f"configuration of {name}", Finding.OK, f"{models} with {spec.pin}")
+        yield from stranger_checks(name, [launch.path for launch in spec.launches])
         kind = kinds.find(group.kind)
         for advice in kind.advise(group, config.engine) if isinstance(kind, kinds.Advising) else ():
             finding = Finding.WARNING if advice.next_step else Finding.OK
             yield Check(f"{name}/{advice.role}", finding, advice.text, advice.next_step)
+
+
+def stranger_checks(group: str, paths: Sequence[str]) -> Iterator[Check]:
+    """Processes of no engine that were started with a model of ours: it is in memory twice then, or will be
+    (NousResearch/hermes-agent#116249). What they hold counts in every plan as what is not free; nobody signals them."""
+    real = {os.path.realpath(path) for path in paths if path}
+    names = {os.path.basename(path) for path in (*paths, *real)}
+    engines = {who.pid for who, _ in identity.with_marker(GENERATION_VARIABLE)}
+    for pid in identity.pids():
+        if pid in engines or pid == os.getpid() or (holds := identity.resident_bytes(pid)) is None:
+            continue
+        try:
+            program, *words = map(os.fsdecode, identity.proc_file(pid, "cmdline").split(b"\0"))
+        except OSError:
+            continue
+        found = next(
+            (word for word in words if os.path.basename(word) in names and os.path.realpath(word) in real), None
+        )
+        if found is not None:
+            text = f"pid {pid} ({os.path.basename(program)}), no engine's, was started with {found} too; it holds {amount(holds)}"
+            next_step = "end it, or have it serve for all: a group of kind `attached` (docs/guides/other-engines.md)"
+            yield Check(f"stranger beside {group}", Finding.WARNING, text, next_step)
 
 
 def memory_checks(pid: int | str = "self") -> Iterator[Check]:

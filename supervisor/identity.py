@@ -252,7 +252,7 @@ def _has_children_files() -> bool:
 def _parents() -> dict[int, int]:
     """pid to parent's pid, of every process: 3.6 ms with 440 of them, against 0.02 ms for a walk down (measured)."""
     found: dict[int, int] = {}
-    for pid in _pids():
+    for pid in pids():
         try:
             found[pid] = stat_of(pid).parent
         except (OSError, ValueError):
@@ -260,7 +260,8 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _pids() -> list[int]:
+def pids() -> list[int]:
+    """Of all processes that there are, in no order."""
     return [int(name) for name in os.listdir(PROC) if name.isdigit()]
 
 
@@ -286,7 +287,7 @@ def with_marker(name: str) -> list[tuple[Identity, str]]:
     A scan of all of /proc: 4 to 15 ms on a busy machine (measured); for when no warden can be asked.
     """
     found: list[tuple[Identity, str]] = []
-    for pid in _pids():
+    for pid in pids():
         if marker(pid, name) is None or not _is_ours(pid):
             continue
         identity = of(pid)

@@ -154,8 +154,9 @@ def _lacks(wanted: EngineSpec, served: EngineSpec) -> str:
 def _misfits(wanted: EngineSpec, served: EngineSpec) -> str:
     """Other builds of what is served and wanted, in words."""
     ours, theirs = by_pair(wanted), by_pair(served)
-    other = {theirs[pair][0].pin for pair in ours.keys() & theirs.keys() if theirs[pair][0].pin != ours[pair][0].pin}
-    return f"is of another build: {', '.join(sorted(other))}" if other else ""
+    other = {(theirs[pair][0].pin, ours[pair][0].pin) for pair in ours.keys() & theirs.keys()}
+    named = (f"{is_there} and not {is_wanted}" for is_there, is_wanted in sorted(other) if is_there != is_wanted)
+    return f"is of another build: {found}" if (found := ", ".join(named)) else ""
 
 
 def least_context(launch: LaunchSpec) -> int:

@@ -255,7 +255,7 @@ def _members(slot: Slot) -> list[dict[str, Any]]:
 
 
 def whole(slot: Slot, snapshot: dict[str, Any]) -> dict[str, Any]:
-    """The snapshot with what stands beside it: `built`, by whom the engine came to be what it is and why (the last step of
+    """The snapshot with what stands beside it: what `with_files` adds, `built`, by whom the engine came to be what it is and why (the last step of
     the ladder that was more than to bind), and `private`, the engines in private slots."""
     built = None
     if snapshot["state"] != "down":
@@ -263,7 +263,29 @@ def whole(slot: Slot, snapshot: dict[str, Any]) -> dict[str, Any]:
 
         built = journal.last_rung(slot, "build", "extend", "replace", "take over")
     private = [_brief(look(one)) for one in slot.private_slots() if locks.is_held(one.warden_lock) is not False]
-    return {**snapshot, "built": built, "private": private}
+    return {**with_files(snapshot), "built": built, "private": private}
+
+
+def with_files(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """The snapshot with what the kernel says of the servers' files: `deleted_model`, where a server still has a model's file
+    mapped that lost its name since, for it was removed or another one put in its place (ollama/ollama#4443). The keeper does
+    not look: a process that waits for a dead disk lets nobody read its mappings."""
+    groups = []
+    for group in snapshot["groups"]:
+        servers = [{**one, "deleted_model": _deleted_model(one.get("pid"))} for one in group["servers"]]
+        groups.append({**group, "servers": servers})
+    return {**snapshot, "groups": groups}
+
+
+def _deleted_model(pid: int | None) -> str | None:
+    import re
+
+    try:
+        maps = identity.proc_file(pid, "maps") if pid else b""
+    except OSError:
+        return None
+    found = re.search(rb" (/.*(?:\.gguf|/blobs/[0-9a-f]{40,64})) \(deleted\)$", maps, re.MULTILINE)
+    return os.fsdecode(found[1]) if found else None
 
 
 def _brief(snapshot: dict[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,11 @@ OWNERSHIP: dict[str, Case] = {
         "cases/traps::2_a_stranger_that_is_healthy_on_a_servers_port_is_not_taken_for_the_server",
         "unit/group::a_stranger_on_a_servers_port_is_never_taken_for_the_server",
     ),
+    "mostlygeek/llama-swap#138": held(
+        "a host program that SIGKILLs the engine it started leaves nothing beside the next one, forked-away servers included",
+        "cases/builds::a_host_program_that_kills_its_engine_leaves_nothing_beside_the_next_one__llama_swap_138",
+        "engine/survival::a_killed_warden_takes_everything_along_and_its_members_build_anew",
+    ),
     "mostlygeek/llama-swap#804": held(
         "servers that fork, setsid, daemonise, drop environment or descriptors are found and killed",
         "engine/stopping::nothing_is_left_of_a_server_that_forked_itself_away",
@@ -124,6 +129,10 @@ SHARING: dict[str, Case] = {
         "requests during a load join it: one start",
         "proxy/loading::requests_during_a_load_join_it",
         "engine/sharing::eight_threads_of_one_process_get_one_engine_and_are_one_member",
+    ),
+    "NousResearch/hermes-agent#116249": held(
+        "somebody else's server with our model is named by the doctor with what it holds, and is never signalled",
+        "cases/builds::a_strangers_server_with_our_model_is_named_and_left_alone__hermes_agent_116249",
     ),
     "lemonade-sdk/lemonade#2255": held(
         "a port that a stranger shares is not ours; a second engine in the slot leaves with exit status 3",
@@ -196,9 +205,29 @@ LOCKS: dict[str, Case] = {
         "process/membership::two_thousand_leavings_show_at_once_to_a_second_process__rag_rat_410",
         "process/membership::leaving_shows_at_once_while_another_thread_starts_programs__rag_rat_410",
     ),
+    "tox-dev/filelock#6": held(
+        "a slot on a filesystem that other machines share is refused, by its kind, before anything is made there",
+        "unit/slot::a_shared_filesystem_is_refused_before_anything_is_made__filelock_6",
+    ),
     "tox-dev/filelock#480": held(
         "no silent other kind of lock where flock fails",
         "unit/locks::a_failing_flock_is_an_error_never_unlocked_work__filelock_480",
+    ),
+}
+
+BUILDS: dict[str, Case] = {
+    "ollama/ollama#4471": held(
+        "another build replaces an idle engine, goes beside one in use, and is no matter of our own version; both are named",
+        "cases/builds::a_newer_build_replaces_an_idle_engine_and_goes_beside_one_in_use__ollama_4471",
+        "unit/ladder::each_rung",
+    ),
+    "llama-farm/llamafarm#568": held(
+        "a program that is replaced or removed changes nothing for what runs of it; who comes next gets the new one, or an error",
+        "cases/builds::a_program_that_is_replaced_or_removed_changes_nothing_for_what_runs__llamafarm_568",
+    ),
+    "ollama/ollama#4443": held(
+        "a model's file that is replaced or removed is told by status, and served on; the next start says what is missing",
+        "cases/builds::a_models_file_that_is_replaced_or_removed_is_told_and_served_on__ollama_4443",
     ),
 }
 
@@ -816,9 +845,9 @@ AGENTS: dict[str, Case] = {
 }
 
 GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
-    "A ownership, orphans and teardown": (13, OWNERSHIP),
-    "B one engine for many processes": (11, SHARING),
-    "C membership and build locks": (7, LOCKS),
+    "A ownership, orphans and teardown": (14, OWNERSHIP),
+    "B one engine for many processes": (12, SHARING),
+    "C membership and build locks": (8, LOCKS),
     "D process identity and state files": (7, IDENTITY),
     "E health, hangs and rebuild in place": (15, HEALTH),
     "F idle time and queues": (12, LIFETIME),
@@ -830,6 +859,7 @@ GROUPS: dict[str, tuple[int, dict[str, Case]]] = {
     "K service managers": (9, UNITS),
     "L agents, their hosts and their limits": (7, AGENTS),
     "L what people see": (1, PEOPLE),
+    "M builds and files under an engine": (3, BUILDS),
     "N several users, access": (2, ACCESS),
     "lilbee": (14, LILBEE),
     "llama-swap's ten": (10, TRAPS),

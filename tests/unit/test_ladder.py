@@ -97,8 +97,16 @@ observations = st.builds(
             Rung.REPLACE,
             "does not serve chat (/chat.gguf), and serves others chat (/other.gguf), and nobody uses it",
         ),
-        (Observation(ONE, True, served=OTHER_BUILD), Rung.REPLACE, "is of another build: p9, and nobody uses it"),
-        (Observation(ONE, True, served=OTHER_BUILD, others=1), Rung.OVERFLOW, "p9, and another process uses it"),
+        (
+            Observation(ONE, True, served=OTHER_BUILD),
+            Rung.REPLACE,
+            "is of another build: p9 and not p1, and nobody uses it",
+        ),
+        (
+            Observation(ONE, True, served=OTHER_BUILD, others=1),
+            Rung.OVERFLOW,
+            "p9 and not p1, and another process uses it",
+        ),
         (Observation(ONE, True, served=OTHER_MODEL, others=2), Rung.OVERFLOW, "and 2 other processes use it"),
         (Observation(ONE, True, served=OTHER_BUILD, others=None), Rung.OVERFLOW, "others use it cannot be told"),
         (

@@ -74,6 +74,7 @@ TROUBLE: dict[str, dict[str, Any]] = {
         "reason": "chat runs without its device: memory of GPU-a: 20 MiB planned, and it has none",
         "groups": [group(server(memory={"compared": [ABSENT]}))],
     },
+    "model file": {"groups": [group(server(deleted_model="/models/smol.gguf"))]},
     "gone quiet": {"members": [QUIET]},
 }
 
