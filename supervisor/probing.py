@@ -11,7 +11,6 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from attrs import evolve
 
 from supervisor import budgets, health, identity, ports
 from supervisor.health import FATAL, Evidence, Judgement, Limits, Record, Verdict
@@ -104,7 +103,7 @@ class Prober:
         """Nobody tells of it any more: unknown is neither idle nor stuck."""
         for subject in self.subjects.values():
             subject.in_flight = subject.progress = None
-            subject.record = evolve(subject.record, in_flight=None, progress=None, quiet_for=0.0, idle_for=0.0)
+            subject.record = subject.record._replace(in_flight=None, progress=None, quiet_for=0.0, idle_for=0.0)
 
     @property
     def in_flight(self) -> int | None:
