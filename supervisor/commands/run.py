@@ -97,7 +97,7 @@ def become_warden(slot: Slot, spec: EngineSpec, keeper: Standby | None) -> NoRet
 
 def _refuse_what_does_not_fit(spec: EngineSpec) -> None:
     """Raises DoesNotFitError. The machine is looked at only where there is a plan to make: the look costs a Python that
-    asks NVML, and what it takes to import, 0.2 s of CPU time (measured)."""
+    asks NVML, and what it takes to import, 0.1 s of CPU time (measured)."""
     from supervisor import kinds
 
     if any(group.is_planned and isinstance(kinds.find(group.kind), kinds.Planning) for group in spec.groups):
