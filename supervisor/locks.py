@@ -17,8 +17,8 @@ import errno
 import fcntl
 import math
 import os
-import threading
 import time
+from _thread import RLock  # as functools has it: `status` does without `threading`
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -227,7 +227,7 @@ def held_briefly(path: Path, *, timeout: float) -> Iterator[bool]:
 
 _raw: set[int] = set()
 """Descriptors of raw locks, for a forked child to close."""
-_raw_guard = threading.RLock()
+_raw_guard = RLock()
 """Held where one is opened or closed, and over a fork. Again by the thread that has it: whoever forks in a signal handler
 in the middle of that goes on."""
 
