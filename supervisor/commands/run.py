@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -92,6 +93,8 @@ def become_warden(slot: Slot, spec: EngineSpec, keeper: Standby | None) -> NoRet
     say(f"keeping {names} in {slot.path}; Ctrl-C stops it")
     release_fd = hold.duplicate_inheritable()
     argv = wardens.command(slot, console=True, release_fd=release_fd, service=given, waiting=keeper)
+    # The warden hears of them a moment later, once it can: in its first 50 ms a signal would end it with a traceback.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     os.execve(argv[0], argv, clean(os.environ))
 
 

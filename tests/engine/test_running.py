@@ -47,6 +47,17 @@ def test_run_says_what_it_keeps_and_ctrl_c_stops_it(place: Place) -> None:
     assert "everything is gone" in run.said()
 
 
+@pytest.mark.long
+def test_a_ctrl_c_that_comes_before_the_warden_can_hear_it_stops_it_in_order(place: Place) -> None:
+    for _ in range(3):
+        run = place.run(wait=False)
+        run.wait_said("Ctrl-C stops it")
+        run.type(CTRL_C)
+        assert run.wait() == ExitCode.OK
+        assert "Traceback" not in run.said()
+    place.wait_empty()
+
+
 def test_a_second_ctrl_c_stops_it_at_once(place: Place) -> None:
     grace = 3.4  # the longest there is
     place.configure({"chat": (Launch("chat", knobs={"term": "ignore"}),)}, grace_s=grace)

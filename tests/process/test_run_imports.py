@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -93,3 +94,25 @@ def test_a_keeper_begins_with_trio_and_little_else() -> None:
     brought = set(done.stdout.split())
     assert "supervisor.tree" in brought
     assert not (HEAVY - {"trio"} | NOT_YET) & brought
+
+
+BLOCKED = """
+import json, os, signal, sys
+from supervisor import cli
+def become(*_):
+    print(json.dumps([int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())]), flush=True)
+    os._exit(0)
+os.execve = become
+sys.exit(cli.main(["run", "--config", sys.argv[1]]))
+"""
+
+
+@pytest.mark.process
+def test_a_ctrl_c_is_kept_for_the_warden_until_it_can_hear_it(tmp_path: Path) -> None:
+    config = tmp_path / "queenright.toml"
+    config.write_text(command_group(tmp_path / "slot"))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", BLOCKED, str(config)],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} <= set(json.loads(done.stdout))
