@@ -105,10 +105,11 @@ class Keeper:
 
     @property
     def state(self) -> State:
-        """One word for the slot."""
+        """One word for the slot. Groups that are down while nobody stops them are about to start."""
         if self.stopping:
             return State.STOPPING
-        return self.tree.state if self.tree else State.STARTING
+        found = self.tree.state if self.tree else State.DOWN
+        return State.STARTING if found is State.DOWN else found
 
     def is_settled(self, groups: list[str]) -> bool:
         """Whether a caller who waits for these groups has waited enough."""

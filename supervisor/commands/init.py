@@ -48,8 +48,9 @@ class Init:
         write(target, TEMPLATE, force=args.force)
         print(
             f"wrote {target}\n"
-            f"  Look it through. `queenright model pull {' '.join(TEMPLATE_MODELS)}` brings the models that it names;\n"
-            "  then `queenright run` starts the engine."
+            "  Look it through. Then\n"
+            f"  `queenright model pull {' '.join(TEMPLATE_MODELS)}` brings the models that it names, and\n"
+            "  `queenright run` starts the engine."
         )
         return 0
 

@@ -66,7 +66,7 @@ class Gateway:
 
     def __init__(self, keeper: Keeper, given: socket.socket | None) -> None:
         self._keeper, self._given = keeper, given
-        self.state, self.reason, self.url = GatewayState.OFF, "", ""
+        self.state, self.reason, self.url = GatewayState.STARTING, "", ""
         self.tally = Tally()
         self._address, self._keys = "", tuple[bytes, ...]()
         self._server: Server | None = None
@@ -88,6 +88,8 @@ class Gateway:
 
     async def run(self) -> None:
         """Serve as the contract says, also after it changed. Ends only by cancellation."""
+        if not self._spec.enabled:
+            self._be(GatewayState.OFF, "")
         await self._engine_is_under_way()
         tried: GatewaySpec | None = None
         while True:
