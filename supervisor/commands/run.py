@@ -88,13 +88,13 @@ def become_warden(slot: Slot, spec: EngineSpec, keeper: Standby | None) -> NoRet
         except BaseException:
             hold.release()
             raise
+    # From here on the warden hears of them, once it can: in its first 50 ms a signal would end it with a traceback.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     acquire.write_contract(slot, spec)
     names = ", ".join(f"{group.name} ({', '.join(launch.role for launch in group.launches)})" for group in spec.groups)
     say(f"keeping {names} in {slot.path}; Ctrl-C stops it")
     release_fd = hold.duplicate_inheritable()
     argv = wardens.command(slot, console=True, release_fd=release_fd, service=given, waiting=keeper)
-    # The warden hears of them a moment later, once it can: in its first 50 ms a signal would end it with a traceback.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     os.execve(argv[0], argv, clean(os.environ))
 
 
