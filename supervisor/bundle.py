@@ -75,9 +75,12 @@ class Bundle:
             self._add_text("problems.txt", "\n".join(self.problems) + "\n")
 
     def write(self, path: Path) -> None:
-        """As a gzipped tar with mode 0600. Raises UsageError when there is such a file, QueenrightError otherwise."""
+        """As a gzipped tar with mode 0600, or not at all. Raises UsageError when there is such a file, QueenrightError
+        otherwise."""
+        is_ours = False
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            is_ours = True
             with open(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar:
                 for name, data in self.files.items():
                     entry = tarfile.TarInfo(f"queenright-doctor/{name}")
@@ -86,6 +89,8 @@ class Bundle:
         except FileExistsError as error:
             raise UsageError(f"{path} is there already", "name another file") from error
         except OSError as error:
+            if is_ours:  # half of one would be in the way of the next
+                path.unlink(missing_ok=True)
             raise QueenrightError(f"{path} cannot be written: {error.strerror}", "name another file") from error
 
     def _attempt(self, name: str, add: Callable[[], None]) -> None:

@@ -7,6 +7,7 @@ quick ones take; what they import is most of it.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -84,6 +85,10 @@ def main(argv: list[str] | None = None, known: dict[str, Command] | None = None)
             return 1
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what = error.filename or "a file"
+            print(f"queenright: {what} cannot be written: {error.strerror}\n  make room on its disk", file=sys.stderr)
+            return 1
         print(
             f"queenright: this is a bug of ours: {type(error).__name__}: {error}\n"
             f"  {TRACEBACK_VARIABLE}=1 shows where; please report it with that",

@@ -89,7 +89,7 @@ class SoakCommand:
                 shutil.rmtree(place, ignore_errors=True)
                 raise
             print(
-                f"{args.rounds} rounds, a fault every {_so_often(args.every)}: {', '.join(names)}",
+                f"{args.rounds} round{'s' if args.rounds > 1 else ''}, a fault every {_so_often(args.every)}: {', '.join(names)}",
                 file=stream,
                 flush=True,
             )

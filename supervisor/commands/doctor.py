@@ -51,9 +51,10 @@ class Doctor:
             print(json.dumps({"ok": not bad, "checks": facts}, indent=2))
         else:
             for check in checks:
-                print(f"{check.finding.value:8} {check.name}: {check.text}")
+                further = "\n" + " " * 9
+                print(f"{check.finding.value:8} {check.name}: {check.text}".replace("\n", further))
                 if check.next_step and check.finding is not Finding.OK:
-                    print(f"         {check.next_step}")
+                    print(f"         {check.next_step}".replace("\n", further))
         return int(bad)
 
     def _pack(self, args: argparse.Namespace) -> int:

@@ -78,6 +78,7 @@ def show_starts(slot: Slot, group: str | None) -> int:
     groups = sorted({path.name.partition(".")[0] for path in logfiles.start_logs(slot.logs)})
     chosen = [name for name in groups if group in (None, name)]
     if not chosen:
+        slot.examine()
         what = f"of group {group!r}" if group else "of any group"
         raise NoEngineError(
             f"no start-up log is kept {what} in {slot.logs}", f"there are: {', '.join(groups) or 'none'}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
+import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisor import cli
-from supervisor.errors import ExitCode, QueenrightError
+from supervisor import bundle, cli
+from supervisor.errors import ExitCode, QueenrightError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -87,3 +89,55 @@ def test_a_number_of_lines_that_is_none_is_refused(
         cli.main([command, f"--lines={number}"])
     assert left.value.code == ExitCode.USAGE
     assert f"{number!r} is no number of lines" in capsys.readouterr().err
+
+
+def test_a_disk_that_fills_up_is_no_bug_of_ours(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Failing, "run", fill)
+    assert cli.main(["failing"], {"failing": Failing()}) == ExitCode.ERROR
+    said = "queenright: a file cannot be written: No space left on device\n  make room on its disk\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_bundle_that_does_not_fit_onto_the_disk_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "report.tar.gz"
+    made = bundle.Bundle()
+    made.files["a"] = b"x"
+    with monkeypatch.context() as disk:
+        disk.setattr(tarfile.TarFile, "addfile", full)
+        with pytest.raises(QueenrightError, match="No space left"):
+            made.write(path)
+    assert not path.exists()
+    made.write(path)
+    with pytest.raises(UsageError, match="is there already"):
+        made.write(path)
+
+
+@pytest.mark.parametrize("words", [["logs"], ["logs", "--start"], ["events"]])
+def test_a_slot_that_may_not_be_looked_into_is_not_one_without_an_engine(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slot = tmp_path / "slot"
+    slot.symlink_to(tmp_path)
+    assert cli.main([*words, "--slot", str(slot)]) == ExitCode.ERROR
+    assert "is a symbolic link" in capsys.readouterr().err
+    assert cli.main([*words, "--slot", str(tmp_path / "none")]) == ExitCode.NO_ENGINE
+
+
+@pytest.mark.process
+def test_a_finding_of_many_lines_stands_apart_from_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "queenright.toml"
+    config.write_text("[engine]\nkeep_wram = true\nslott = 1\n")
+    assert cli.main(["doctor", "--config", str(config), "--slot", str(tmp_path / "slot")]) == ExitCode.ERROR
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(("ok ", "warning ", "bad ", "         ")) for line in lines), lines
+    assert sum("unknown key" in line for line in lines) == 2
