@@ -45,6 +45,17 @@ def containers(engine: str, *filters: str) -> set[str]:
     return set(said(engine, "ps", "-a", "-q", "--no-trunc", *words).split())
 
 
+def of_name(engine: str, name: str) -> str:
+    """Id of the container that has exactly this name, running or not; "" for none. The filter only makes the list shorter: it
+    is a pattern to podman and docker, in which a dot is any character, and a part of the name to nerdctl."""
+    words = ("ps", "-a", "--no-trunc", "--filter", f"name={name}", "--format", "{{.ID}} {{.Names}}")
+    for line in said(engine, *words).splitlines():
+        one, _, names = line.partition(" ")
+        if name in names.replace(",", " ").split():
+            return one
+    return ""
+
+
 def remove(engine: str, *filters: str) -> None:
     """Kill and remove them. Raises Refused where one is left."""
     found = containers(engine, *filters)
@@ -68,8 +79,8 @@ def start(engine: str, name: str, slot: str, group: str, words: list[str]) -> in
     """Returns an exit status, or never."""
     ours = (f"label={LABEL}slot={slot}", f"label={LABEL}group={group}")
     remove(engine, *ours)
-    if foreign := containers(engine, f"name=^{name}$"):
-        complain(f"there is a container {name} ({min(foreign)[:12]}) that this group did not start: it is left alone")
+    if foreign := of_name(engine, name):
+        complain(f"there is a container {name} ({foreign[:12]}) that this group did not start: it is left alone")
         return EXIT_TAKEN
     return os.execv(engine, [engine, *words])
 

@@ -22,6 +22,7 @@ from workers import container
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from supervisor.identity import Identity
     from tests.engine.place import Place
@@ -167,6 +168,27 @@ def test_a_container_of_somebody_elses_is_left_alone(place: Place, containers: C
     finally:
         containers("rm", "-f", "mine")
         theirs.wait(30)
+
+
+def test_a_name_with_a_dot_is_not_taken_by_one_that_is_only_like_it(tmp_path: Path) -> None:
+    """A dot was any character, so `v1x0` was taken for `v1.0`, and the group was not started."""
+    containers = Containers(tmp_path)
+    program = str(containers.program)
+    running = [
+        subprocess.Popen([program, "run", "--name", name, "image", "--port", "0"], stdout=subprocess.DEVNULL)
+        for name in ("my-v1x0", "my-v1.0.1")
+    ]
+    try:
+        wait_until(lambda: len(containers.did("run")) == 2, within=30, what="they run")
+        assert container.of_name(program, "my-v1.0") == ""
+        ids = {name: one for name, one, _ in containers.did("run")}
+        for name in ids:
+            assert container.of_name(program, name) == ids[name]
+    finally:
+        containers("rm", "-f", "my-v1x0", "my-v1.0.1")
+        for one in running:
+            one.wait(30)
+        containers.close()
 
 
 @pytest.mark.long

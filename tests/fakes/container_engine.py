@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -134,7 +135,13 @@ class Handler(socketserver.StreamRequestHandler):
     def ps(self, given: dict[str, Any]) -> None:
         with self.server.lock:
             found = [one for one in self.server.containers.values() if fits(one, given["filters"])]
-        self.say(out="".join(f"{one.id}\n" for one in found if given["all"] or one.status is None), exit=0)
+        shown = given["format"] or "{{.ID}}"
+        lines = [
+            shown.replace("{{.ID}}", one.id).replace("{{.Names}}", one.name)
+            for one in found
+            if given["all"] or one.status is None
+        ]
+        self.say(out="".join(f"{line}\n" for line in lines), exit=0)
 
     def rm(self, given: dict[str, Any]) -> None:
         for one in self.each(given):
@@ -187,7 +194,7 @@ def fits(one: Container, filters: list[str]) -> bool:
         name, _, wanted = value.partition("=")
         if key == "label" and one.labels.get(name) != wanted:
             return False
-        if key == "name" and value.strip("^$") != one.name:
+        if key == "name" and not re.search(value, one.name):  # podman-ps(1); docker's is a pattern, too
             return False
     return True
 
@@ -211,7 +218,7 @@ def serve(path: str, state: str, payload: str) -> int:
 def question(words: list[str]) -> dict[str, Any]:
     given: dict[str, Any] = {
         "op": words.pop(0), "name": "", "labels": {}, "rm": False, "env": {}, "cidfile": "", "filters": [], "all": False,
-        "time": 10.0, "words": [],
+        "time": 10.0, "format": "", "words": [],
     }  # fmt: skip
     while words and words[0].startswith("-"):
         name, equals, value = words.pop(0).partition("=")
@@ -232,7 +239,7 @@ def question(words: list[str]) -> dict[str, Any]:
                 given["filters"].append(value)
             elif name in ("--time", "-t"):
                 given["time"] = float(value)
-            elif name in ("--name", "--cidfile"):
+            elif name in ("--name", "--cidfile", "--format"):
                 given[name[2:]] = value
     given["words"] = words[1:] if given["op"] == "run" else words
     return given
