@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 from supervisor.devices import host
 from supervisor.errors import EngineBinaryError
 from supervisor.kinds import Advice
-from workers import models, own_words, pins
+from workers import flag_check, models, own_words, pins
 from workers.planner import lint
+from workers.planner.flags import settings_of
 from workers.planner.model import read_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from supervisor.config_shape import GroupConfig, LaunchConfig
     from workers.engines import Binary
@@ -28,7 +29,10 @@ def advise(group: GroupConfig, server: Binary) -> Iterator[Advice]:
     """See supervisor.kinds.Advising."""
     jinja = jinja_is_on(server)
     limit = memlock()
+    shown = _help(server) if pins.is_script(server) else ""
     for launch in group.launches:
+        if text := flag_check.doubt(_own(group, launch), shown, str(server.path)):
+            yield Advice(launch.role, text, "take the flag out of `arguments`, unless the script takes it")
         model = read_model(models.resolve(launch.model))
         found = list(lint.hints(model, launch.role, launch.arguments, jinja=jinja))
         if (hint := lint.unlockable(model, launch.arguments, limit)) is not None or (
@@ -36,6 +40,11 @@ def advise(group: GroupConfig, server: Binary) -> Iterator[Advice]:
         ):
             found.append(hint)
         yield from (Advice(launch.role, hint.text, hint.next_step) for hint in found)
+
+
+def _own(group: GroupConfig, launch: LaunchConfig) -> Sequence[str]:
+    """Its arguments but for what a plan says anew, in the form that the server knows."""
+    return settings_of(launch.arguments)[1] if group.plan else launch.arguments
 
 
 def pinned(launch: LaunchConfig, model: Model, limit: int) -> lint.Hint | None:
@@ -66,13 +75,19 @@ def jinja_is_on(server: Binary) -> bool | None:
     """Whether this build reads a model's template without --jinja: its --help says so. None where it does not."""
 
     def ask() -> str:
-        with suppress(EngineBinaryError):
-            text = own_words.help_of(server.argv)
-            found = re.search(r"^--jinja\b.*(?:\n\s.*)*?\(default: (enabled|disabled)\)", text, re.MULTILINE)
-            return found[1] if found else "unknown"
-        return ""
+        if not (text := _help(server)):
+            return ""
+        found = re.search(r"^--jinja\b.*(?:\n\s.*)*?\(default: (enabled|disabled)\)", text, re.MULTILINE)
+        return found[1] if found else "unknown"
 
     return {"enabled": True, "disabled": False}.get(pins.asked_once("default of --jinja", server, ask))
+
+
+def _help(server: Binary) -> str:
+    """What it prints for --help; "" where it does not."""
+    with suppress(EngineBinaryError):
+        return own_words.help_of(server.argv)
+    return ""
 
 
 def memlock(status: str = "/proc/self/status") -> int | None:

@@ -2,7 +2,8 @@
 start, of which a log tells; here it is told before.
 
 Flags drift between builds (b10434 takes --no-mmap, b11434 has --load-mode instead). Only a --help that is a llama-server's
-is believed: a wrapper may print anything, and take more than it prints.
+is believed, and only one that the server itself prints is a reason to refuse: a wrapper may print anything, also its
+server's, and take more than it prints.
 """
 
 from __future__ import annotations
@@ -74,6 +75,15 @@ def _near(flag: str, flags: frozenset[str]) -> tuple[str, ...]:
     found = [RENAMED[flag]] if RENAMED.get(flag) in flags else []
     long = sorted(one for one in flags if one.startswith("--"))
     return (*found, *(one for one in difflib.get_close_matches(flag, long, n=3, cutoff=0.7) if one not in found))
+
+
+def doubt(arguments: Sequence[str], text: str, script: str) -> str:
+    """What to say of a launch whose llama-server is a script that shows a llama-server's --help; "" where that has all of its
+    flags."""
+    for flag, near in unknown(arguments, taken(text)):
+        meant = f" (did you mean {' or '.join(near)}?)" if near else ""
+        return f"the --help that {script} shows does not know {flag}{meant}: a flag of that script's own, or the server will end of it"
+    return ""
 
 
 def said(arguments: Sequence[str], text: str) -> str:

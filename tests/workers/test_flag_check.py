@@ -11,12 +11,15 @@ import pytest
 from supervisor.config_shape import EngineConfig, GroupConfig, LaunchConfig
 from supervisor.errors import ConfigError, EngineBinaryError
 from tests.workers.planner import headers
-from workers import engines
+from workers import engines, pins
 from workers.flag_check import Taken, taken, unknown
 from workers.llama_swap import KIND
+from workers.pins import ELF
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from supervisor.kinds import Advice
 
 HELP = """\
 ----- common params -----
@@ -91,8 +94,9 @@ def server(tmp_path: Path) -> Path:
 
 @pytest.mark.process
 def test_an_unknown_flag_is_one_error_before_anything_is_started__hermes_agent_111323(
-    server: Path, tmp_path: Path
+    server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pins, "SCRIPT", ELF)  # what stands for a program here is a script
     model = str(headers.qwen3(tmp_path / "model.gguf", layers=1))
 
     def resolve(*arguments: str, plan: bool = True) -> None:
@@ -108,6 +112,40 @@ def test_an_unknown_flag_is_one_error_before_anything_is_started__hermes_agent_1
     # What a plan says anew is the plan's to say, in the words that this build has; without a plan it goes as it stands.
     with pytest.raises(ConfigError, match="does not know --ctx-checkpoints"):
         resolve("--ctx-checkpoints", "8", plan=False)
+
+
+@pytest.mark.process
+def test_a_script_may_have_flags_of_its_own_and_is_only_doubted(server: Path, tmp_path: Path) -> None:
+    """One that shows its server's --help was refused for a flag that it takes itself."""
+    model = str(headers.qwen3(tmp_path / "model.gguf", layers=1))
+
+    def doubts(*arguments: str, plan: bool = True) -> list[Advice]:
+        group = GroupConfig("a", (LaunchConfig("chat", model, arguments=arguments),), plan=plan)
+        engine = EngineConfig(llama_server=server, llama_swap="built-in")
+        KIND.resolve(group, engine)
+        return [one for one in KIND.advise(group, engine) if "--help" in one.text]
+
+    assert doubts("--threads", "2", "--ctx-checkpoints", "8") == []
+    (found,) = doubts("--thread", "2")
+    assert found.text.startswith(
+        f"the --help that {server} shows does not know --thread (did you mean --threads?): a flag of that script's own"
+    )
+    assert found.next_step
+    (found,) = doubts("--on-card", "2", plan=False)
+    assert "does not know --on-card: a flag" in found.text
+    server.write_text("#!/bin/sh\necho 'usage: mine [--fast]'\n")
+    assert doubts("--on-card", "2") == []
+
+
+def test_a_program_of_a_wheel_is_no_script(tmp_path: Path) -> None:
+    path = tmp_path / "server.py"
+    path.write_text("#!/usr/bin/env python3\n")
+    mine = engines.Binary(path, engines.Origin.PATH, engines.Kind.LLAMA_SERVER)
+    assert pins.is_script(mine)
+    assert not pins.is_script(mine._replace(distribution="xllamacpp", version="1"))
+    path.write_bytes(ELF + b"\0")
+    assert not pins.is_script(mine)
+    assert not pins.is_script(mine._replace(path=tmp_path / "none"))
 
 
 @pytest.mark.engine

@@ -17,7 +17,7 @@ from supervisor.errors import ConfigError
 from workers.planner.kv import CacheType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 ALL: Final = 1 << 20
 """As a number of layers: all of them."""
@@ -121,21 +121,68 @@ def settings_of(arguments: Sequence[str], base: Settings | None = None) -> tuple
     return found, tuple(rest)
 
 
-_VARIABLES: Final = frozenset(
-    f"LLAMA_ARG_{name}"
-    for name in (
-        "BATCH", "UBATCH", "SWA_FULL", "FLASH_ATTN", "KV_OFFLOAD", "CACHE_TYPE_K", "CACHE_TYPE_V", "CPU_MOE", "N_CPU_MOE",
-        "N_GPU_LAYERS", "FIT", "CTX_CHECKPOINTS", "MMPROJ",
-    )
-)  # fmt: skip
-"""By which a llama-server is told of the same (its --help, b10068), where no flag says otherwise."""
+PREFIX: Final = "LLAMA_ARG_"
+"""Begins the variables by which a llama-server is told what no flag says (its --help, b10068)."""
+_VARIABLES: Final = {
+    "BATCH": "--batch-size", "UBATCH": "--ubatch-size", "CACHE_TYPE_K": "--cache-type-k", "CACHE_TYPE_V": "--cache-type-v",
+    "FLASH_ATTN": "--flash-attn", "FIT": "--fit", "N_GPU_LAYERS": "--n-gpu-layers", "N_CPU_MOE": "--n-cpu-moe",
+    "CTX_CHECKPOINTS": "--ctx-checkpoints", "MMPROJ": "--mmproj", "DEVICE": "--device", "MAIN_GPU": "--main-gpu",
+    "SPLIT_MODE": "--split-mode", "TENSOR_SPLIT": "--tensor-split", "OVERRIDE_TENSOR": "--override-tensor",
+}  # fmt: skip
+_SWITCHED: Final[dict[str, tuple[str, ...]]] = {
+    "SWA_FULL": ("", "--swa-full"), "CPU_MOE": ("", "--cpu-moe"),
+    "KV_OFFLOAD": ("--no-kv-offload", "--kv-offload"), "NO_KV_OFFLOAD": ("--no-kv-offload",) * 2,
+}  # fmt: skip
+"""Variables that are off or on, and the flags for either."""
+_OVERRULED: Final = {
+    "CTX_SIZE": "`context`", "N_PARALLEL": "`sequences`", "KV_UNIFIED": "`pool`", "CACHE_RAM": "`cache_ram_mib`",
+}  # fmt: skip
+"""What we always say ourselves, and where it is to be given."""
+_ON, _OFF = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0")
+"""As llama.cpp's common/arg.cpp reads them."""
 
 
-def unreckoned(environment: Iterable[str]) -> list[str]:
-    """Of a group's environment what memory depends on and no plan reads, each a sentence: a server may take more than planned."""
+def of_variables(environment: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What a group's environment asks of its servers that memory depends on, as arguments to stand before the launch's own;
+    and the environment without it. It is said by flags then, so that a plan and a server cannot differ. Raises ConfigError
+    for a value that is none."""
+    said: list[str] = []
+    rest = dict(environment)
+    for name in sorted(environment):
+        short = name.removeprefix(PREFIX) if name.startswith(PREFIX) else ""
+        if short not in _VARIABLES and short not in _SWITCHED:
+            continue
+        del rest[name]
+        try:
+            words = _words_of(short, environment[name])
+            settings_of(words)
+        except ConfigError as error:
+            raise ConfigError(f"environment: {name} cannot be {environment[name]!r}", error.next_step) from None
+        said += words
+    return tuple(said), rest
+
+
+def _words_of(short: str, value: str) -> list[str]:
+    """Raises ConfigError for what is neither on nor off."""
+    if short in _SWITCHED:
+        off, on = _SWITCHED[short]
+        if off != on and off and value not in _ON + _OFF:
+            raise ConfigError("neither on nor off", "`on` and `off` are what it takes")
+        flag = on if value in _ON else off
+        return [flag] if flag else []
+    flag = _VARIABLES[short]
+    if short in ("FLASH_ATTN", "FIT"):
+        value = "on" if value in _ON else "off" if value in _OFF else value
+    # Flash attention may stand without a value; and of the others a server takes none with `=`.
+    return [f"{flag}={value}"] if short == "FLASH_ATTN" else [flag, value]
+
+
+def overruled(environment: Iterable[str]) -> list[str]:
+    """Of a group's environment what comes to nothing, each a sentence."""
     return [
-        f"{name} in `environment` is not reckoned with: give it among `arguments` instead"
-        for name in sorted(_VARIABLES.intersection(environment))
+        f"{PREFIX}{short} in `environment` comes to nothing: give {key} instead"
+        for short, key in _OVERRULED.items()
+        if PREFIX + short in environment
     ]
 
 

@@ -11,7 +11,7 @@ from workers import listed, models
 from workers.planner import learned, lint, render
 from workers.planner.checked import Asking, checked
 from workers.planner.decide import Request
-from workers.planner.flags import Settings, settings_of, unreckoned
+from workers.planner.flags import Settings, of_variables, overruled, settings_of
 from workers.planner.learned import NOTHING, Learned
 from workers.planner.model import read_model
 from workers.planner.shapes import HOST, less, machine_of
@@ -58,8 +58,10 @@ def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str]
         if around not in machines:  # its server starts a driver to say what it sees
             machines[around] = machine_of(listed.as_seen_by(server, survey, group.environment))
         whole = machines[around]
-        asking = Asking(server, group.environment)
+        variables, environment = of_variables(group.environment)
+        asking = Asking(server, environment)
         for launch in group.launches:
+            launch = evolve(launch, arguments=(*variables, *launch.arguments))
             model = read_model(models.resolve(launch.model))
             rest = (*ROLE_FLAGS.get(launch.role, ()), *settings_of(launch.arguments)[1])
             request = request_of(launch, learned.of(pin, model, rest, whole, group.environment))
@@ -67,7 +69,7 @@ def foresee(groups: Sequence[GroupConfig], survey: Survey, server: Sequence[str]
             title = f"{group.name}/{launch.role}"
             fits = one.placed is not None and one.placed.account.fits
             hints = [one.sentence for one in lint.hints(model, launch.role, launch.arguments)]
-            notes = [f"  {note}" for note in unreckoned(group.environment)]
+            notes = [f"  {note}" for note in overruled(group.environment)]
             lines = [*render.text(title, model, one, check), *notes, *(f"  of the file: {hint}" for hint in hints)]
             data = {"group": group.name, **render.data(launch.role, model, one, check), "hints": hints}
             found.append(Forecast(launch.role, fits, tuple(lines), data))

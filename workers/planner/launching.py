@@ -14,7 +14,7 @@ from workers import listed, printed
 from workers.planner import learned, lint, render
 from workers.planner.checked import Asking, checked, placement, told
 from workers.planner.decide import Refusal
-from workers.planner.flags import Help, known_of, settings_of, unreckoned, unsayable, words
+from workers.planner.flags import Help, known_of, of_variables, overruled, settings_of, unsayable, words
 from workers.planner.foreseeing import request_of
 from workers.planner.model import read_model
 from workers.planner.shapes import HOST, less, machine_of
@@ -40,8 +40,10 @@ def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
     machine = machine_of(listed.as_seen_by(server, survey, spec.environment))
     whole, taken = machine, dict.fromkeys((HOST, *(card.key for card in machine.cards)), 0)
     launches, shown = [], {}
-    asking = Asking(server, spec.environment)
+    variables, environment = of_variables(spec.environment)
+    asking = Asking(server, environment)
     for launch in spec.launches:
+        launch = evolve(launch, arguments=(*variables, *launch.arguments))
         model = read_model(Path(launch.path))
         rest = (*ROLE_FLAGS.get(launch.role, ()), *settings_of(launch.arguments)[1])
         seen = learned.of(build_of(spec.pin), model, rest, whole, spec.environment)
@@ -67,14 +69,14 @@ def plan_group(spec: GroupSpec, survey: Survey) -> Planned:
             "binds": found.binds,
             "ledger": render.data(launch.role, model, found, check)["ledger"],
             "estimate": render.estimate_data(check),
-            "notes": [*found.notes, *told(check), *unreckoned(spec.environment), *hints],
+            "notes": [*found.notes, *told(check), *overruled(spec.environment), *hints],
             "learns": key,
         }
         needs = {place: found.account.needed(place) for place in taken}
         machine = less(machine, needs)
         for place, size in needs.items():
             taken[place] += size
-    return Planned(evolve(spec, launches=tuple(launches)), taken, shown)
+    return Planned(evolve(spec, launches=tuple(launches), environment=environment), taken, shown)
 
 
 def refused(title: str, found: Refusal) -> ConfigError | DoesNotFitError:

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from attrs import evolve
 
 from supervisor.contract import GroupSpec, LaunchSpec
 from supervisor.devices import reservations
 from supervisor.devices.shape import Device, Figure
-from supervisor.errors import DoesNotFitError, EngineBinaryError
+from supervisor.errors import ConfigError, DoesNotFitError, EngineBinaryError
 from supervisor.planning import Ledger
 from tests.workers.planner.test_foreseeing import survey
 from workers import estimator
 from workers.estimator import Estimate, Part
 from workers.llama_swap import KIND
+from workers.planner.flags import of_variables
 from workers.planner.launching import plan_group
 
 if TYPE_CHECKING:
@@ -107,3 +109,53 @@ def test_two_models_take_turns_on_a_card_of_no_known_size__model_runner_334(
             trio.run(ledger.plan, too_large, KIND, lock)
         ledger.release()
         assert time.monotonic() - began < 30  # two looks; the limit is for a busy machine
+
+
+def test_a_variable_for_the_server_counts_as_the_flag_of_its_name(files: dict[str, Path]) -> None:
+    """It was told of and not reckoned with, and a server with a cache of 8 bits was planned with one of 16."""
+    path = files["qwen3-4b"]
+    variables = {
+        "LLAMA_ARG_CACHE_TYPE_K": "q8_0",
+        "LLAMA_ARG_CACHE_TYPE_V": "q8_0",
+        "LLAMA_ARG_CTX_SIZE": "7",
+        "A": "1",
+    }
+    flags = plan_group(group(path, "-ctk", "q8_0", "-ctv", "q8_0"), survey(16))
+    told = plan_group(evolve(group(path), environment=variables), survey(16))
+    assert told.grants == flags.grants
+    assert told.grants["host"] < plan_group(group(path), survey(16)).grants["host"]
+    assert told.spec.launches == flags.spec.launches
+    assert told.spec.environment == {"LLAMA_ARG_CTX_SIZE": "7", "A": "1"}, "what is said by flags is said once"
+    assert [one for one in told.memory["chat"]["notes"] if "LLAMA_ARG" in one] == [
+        "LLAMA_ARG_CTX_SIZE in `environment` comes to nothing: give `context` instead"
+    ]
+    # The launch's own word goes before it, as a flag does before a variable; also where it is the default.
+    own = plan_group(evolve(group(path, "-ctk", "f16", "-ctv", "f16"), environment=variables), survey(16))
+    assert own.grants == plan_group(group(path), survey(16)).grants
+    assert own.spec.environment == {"LLAMA_ARG_CTX_SIZE": "7", "A": "1"}
+    for name, value in (("CACHE_TYPE_K", "q9"), ("KV_OFFLOAD", "maybe"), ("FLASH_ATTN", "maybe"), ("UBATCH", "-1")):
+        with pytest.raises(ConfigError, match=f"environment: LLAMA_ARG_{name} cannot be '{value}'"):
+            plan_group(evolve(group(path), environment={f"LLAMA_ARG_{name}": value}), survey(16))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("SWA_FULL", "1", ("--swa-full",)),
+        ("SWA_FULL", "0", ()),
+        ("CPU_MOE", "on", ("--cpu-moe",)),
+        ("KV_OFFLOAD", "false", ("--no-kv-offload",)),
+        ("KV_OFFLOAD", "enabled", ("--kv-offload",)),
+        ("NO_KV_OFFLOAD", "0", ("--no-kv-offload",)),
+        ("FLASH_ATTN", "1", ("--flash-attn=on",)),
+        ("FIT", "disabled", ("--fit", "off")),
+        ("N_GPU_LAYERS", "all", ("--n-gpu-layers", "all")),
+        ("TENSOR_SPLIT", "3,1", ("--tensor-split", "3,1")),
+        ("MMPROJ", "/m/a=b.gguf", ("--mmproj", "/m/a=b.gguf")),
+    ],
+)
+def test_what_a_variable_says(name: str, value: str, words: tuple[str, ...]) -> None:
+    assert of_variables({f"LLAMA_ARG_{name}": value, "LLAMA_ARG_THREADS": "2", name: value}) == (
+        words,
+        {"LLAMA_ARG_THREADS": "2", name: value},
+    )

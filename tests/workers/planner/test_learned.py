@@ -119,10 +119,8 @@ def test_what_a_launch_held_beside_a_card_says_nothing_of_one_without(
 
 def test_in_another_environment_nothing_was_seen(files: dict[str, Path]) -> None:
     started(planned(files["qwen3-4b"]))
-    other = planned(files["qwen3-4b"], environment={"LLAMA_ARG_UBATCH": "2048"})
+    other = planned(files["qwen3-4b"], environment={"GGML_CUDA_FORCE_MMQ": "1"})
     assert line(other, "compute buffer")["how"] == "modelled"
-    (note,) = [one for one in other.memory["chat"]["notes"] if "LLAMA_ARG" in one]
-    assert note == "LLAMA_ARG_UBATCH in `environment` is not reckoned with: give it among `arguments` instead"
 
 
 def test_what_a_prompt_cache_hid_is_not_taken_for_nothing(files: dict[str, Path]) -> None:
