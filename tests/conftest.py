@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import leak_check
 from tests.leak_check import Watch
 from tests.support import MEASURED, RAN, ROOT
 
@@ -86,3 +87,8 @@ def pytest_sessionstart() -> None:
         signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionfinish() -> None:
+    """Nobody looks any more."""
+    leak_check.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import uuid
@@ -27,18 +28,43 @@ KILLED_S = 1.0
 PATIENCE_S = 60.0
 
 
+_looker: subprocess.Popen[str] | None = None
+
+
+def looker() -> subprocess.Popen[str]:
+    """The process that looks, kept for the next question: to start it takes longer than ten looks."""
+    global _looker
+    if _looker is None or _looker.poll() is not None:
+        end()
+        _looker = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={},
+            start_new_session=True,  # what a terminal tells all of us is not for it
+        )
+    return _looker
+
+
+def end() -> None:
+    """No more questions."""
+    if _looker is not None:
+        _looker.kill()
+        _looker.communicate()
+
+
 def ask(**question: Any) -> list[str]:
     """What is left, a line each; leaks.py says what can be asked."""
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", str(PROGRAM)],
-        input=json.dumps(question),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={},
-        check=True,
-    )
-    found: list[str] = json.loads(done.stdout)
+    process = looker()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(question) + "\n")
+    process.stdin.flush()
+    if not select.select([process.stdout], [], [], PATIENCE_S)[0]:
+        end()
+        raise TimeoutError(f"no answer to {question}")
+    found: list[str] = json.loads(process.stdout.readline())
     return found
 
 
@@ -57,6 +83,7 @@ class Watch:
     """One test: from here on what it starts is marked and looked for."""
 
     def __init__(self) -> None:
+        looker()  # so that it was there before
         self.mark = uuid.uuid4().hex
         # What fixtures of a module or a session run is theirs to end.
         self._before = [(one.pid, one.ticks) for one in identity.descendants(os.getpid())]

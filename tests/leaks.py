@@ -1,7 +1,7 @@
-"""What of a test is still there, seen from a process of its own: `python -I -S leaks.py < question > answer`.
+"""What of a test is still there, seen from a process of its own: `python -I -S leaks.py < questions > answers`.
 
 It asks the kernel alone (locks, environments, parents, command lines, open files, sockets) and never what our programs
-wrote down. The question is JSON, every part of it optional:
+wrote down. A question is a line of JSON, every part of it optional:
 
 - `slot`: a directory: locks that are held below it, processes that name it or have files of it open, sockets bound in it
 - `marker`: an environment entry `NAME=value`, or the beginning of one
@@ -9,8 +9,8 @@ wrote down. The question is JSON, every part of it optional:
 - `children`: whether all descendants of the asker count, `before`: but for these (pid and start ticks) and theirs
 - `within`: seconds to wait for nothing being left; `kill`: at each look, end the processes that are found
 
-The answer is a list of lines, empty when nothing is left. Only a process that was orphaned and has neither its
-environment nor a file or lock of the test any more is not found.
+The answer is a line, too: a list of what is left, empty when nothing is. Only a process that was orphaned and has
+neither its environment nor a file or lock of the test any more is not found.
 """
 
 from __future__ import annotations
@@ -132,12 +132,13 @@ def look(question: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """One question, one answer."""
-    question = json.load(sys.stdin)
-    deadline = time.monotonic() + question.get("within", 0)
-    while (found := look(question)) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    json.dump(found, sys.stdout)
+    """Questions and their answers, until there are no more."""
+    for line in sys.stdin:
+        question = json.loads(line)
+        deadline = time.monotonic() + question.get("within", 0)
+        while (found := look(question)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
