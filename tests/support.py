@@ -41,26 +41,43 @@ def measured(case: str, text: str) -> None:
     MEASURED.setdefault(case, []).append(text)
 
 
-_given_ports: set[int] = set()
+_PORTS = range(10_000, 20_000)
+"""Below those that engines choose for themselves (supervisor.ports), so that none of them takes what a test was given."""
+_BLOCK = 500
+_blocks: list[socket.socket] = []
+_ports: list[int] = []
 
 
 def free_port() -> int:
     """A TCP port that nobody listens on, below the range the kernel gives to outgoing connections.
 
-    No port is given twice in one test run, so two servers of one test cannot be told the same.
+    No port is given twice, neither in one test run nor to two that run at once: whoever is given one binds it later.
     """
-    first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     while True:
-        port = random.randrange(10_000, max(first_ephemeral, 20_000))
-        if port in _given_ports:
-            continue
+        if not _ports:
+            _ports.extend(_block())
+            random.shuffle(_ports)
+        port = _ports.pop()
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        _given_ports.add(port)
         return port
+
+
+def _block() -> range:
+    """Ports for this process alone, by a name that the kernel gives to one at a time (unix(7), abstract sockets)."""
+    for first in _PORTS[::_BLOCK]:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0queenright-tests-{first}")
+        except OSError:
+            claim.close()
+            continue
+        _blocks.append(claim)
+        return range(first, first + _BLOCK)
+    raise AssertionError("so many test runs at once, or so long a one, that no port is left")
 
 
 def wait_until(condition: Callable[[], T], *, within: float = 10.0, what: str = "") -> T:
