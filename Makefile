@@ -7,9 +7,11 @@ RUN := .venv/bin
 ARGS ?=
 
 export PYTHON
+# Some environments say that no compiled module be kept: here hundreds of interpreters would compile the same ones each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-long test-lowest lint format docs bench release-check changelog lock clean
+.PHONY: help setup setup-dev demo test coverage test-long test-lowest lint format docs bench release-check changelog lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,11 +25,14 @@ setup-dev: ## make .venv with the tools for tests and checks too
 demo: setup ## the main job on a real llama.cpp server and real models, told step by step
 	@$(RUN)/queenright demo
 
-test: setup-dev ## the tests, but for the long ones, with coverage
-	@$(RUN)/python -m pytest -q -m 'not long' --cov --cov-report=term $(ARGS)
+test: setup-dev ## the tests, but for the long ones, in two halves at once
+	@$(RUN)/python .ci/halves.py short $(ARGS)
+
+coverage: setup-dev ## the same, and what of the code they run; takes half as long again
+	@$(RUN)/python .ci/halves.py coverage $(ARGS)
 
 test-long: setup-dev ## the long tests, in two halves at once
-	@.ci/long $(ARGS)
+	@$(RUN)/python .ci/halves.py long $(ARGS)
 
 test-lowest: ## the unit tests with the lowest versions that pyproject.toml allows
 	@.ci/setup lowest
