@@ -273,8 +273,9 @@ KERNEL_ANSWER: Final = 1.0
 """For the kernel's answer about sockets (sock_diag(7)); it takes 83 us (measured). After that the tables are read."""
 
 FORK_WAIT: Final = 1.0
-"""A fork waits so long for a join or leave that is under way in another thread (they take some 0.1 ms), so that the
-child knows every descriptor it must close. Longer than that, and the child may keep one: the fork goes on."""
+"""A fork waits so long for a join or leave, or for the opening of a lock, that is under way in another thread (they take some
+0.1 ms), so that the child knows every descriptor it must close. Longer than that, and the child may keep one: the fork
+goes on."""
 
 PROBE_INTERVAL: Final = 1.0
 """Between two looks at one process. A group of a proxy and one server costs the keeper 0.15 % of a core (measured)."""

@@ -88,7 +88,7 @@ def is_held(path: Path) -> bool | None:
     For an instant the look itself holds a shared lock: whoever *tries* a lock tries again before he believes a refusal.
     """
     try:
-        descriptor = _open(path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = open_raw(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     except OSError:
@@ -102,7 +102,7 @@ def is_held(path: Path) -> bool | None:
     except OSError:
         return None
     finally:
-        _close(descriptor)
+        close_raw(descriptor)
     return False
 
 
@@ -156,7 +156,7 @@ def try_acquire(path: Path) -> Hold | None:
     None may come from somebody's look (`is_held`) of some microseconds: try again before believing it.
     """
     try:
-        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        descriptor = open_raw(path, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:
         raise _homeless(path) from None
     except OSError as error:
@@ -173,7 +173,7 @@ def try_acquire(path: Path) -> Hold | None:
 
 
 class _Flock:
-    """A raw flock on a descriptor of `_open`, held by this object until `release` or its end. As with filelock's, a forked
+    """A raw flock on a descriptor of `open_raw`, held by this object until `release` or its end. As with filelock's, a forked
     child closes its copy of the descriptor and has no part in the lock."""
 
     __slots__ = ("_descriptor", "_pid", "is_taken")
@@ -199,7 +199,7 @@ class _Flock:
         was, self.is_taken = self.is_taken, False
         if was:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicitly: see is_held
-        _close(descriptor)
+        close_raw(descriptor)
 
     def __del__(self) -> None:
         with suppress(OSError):
@@ -212,7 +212,7 @@ def held_briefly(path: Path, *, timeout: float) -> Iterator[bool]:
     import filelock, which takes longer than all it wants to do: a raw flock, that filelock's sees and is seen by (ADR 2).
     A file that is not there is not made. Raises OSError."""
     try:
-        descriptor = _open(path, os.O_RDWR)
+        descriptor = open_raw(path, os.O_RDWR)
     except FileNotFoundError:
         yield False
         return
@@ -230,31 +230,47 @@ _raw: set[int] = set()
 _raw_guard = RLock()
 """Held where one is opened or closed, and over a fork. Again by the thread that has it: whoever forks in a signal handler
 in the middle of that goes on."""
+_forking: int | None = None
+"""The thread that holds _raw_guard for a fork."""
 
 
-def _open(path: Path, flags: int) -> int:
-    """Raises OSError."""
+def open_raw(path: Path | str, flags: int) -> int:
+    """A descriptor to flock, which a forked child closes; for `close_raw`. Raises OSError."""
     with _raw_guard:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, LOCK_MODE)
         _raw.add(descriptor)
     return descriptor
 
 
-def _close(descriptor: int) -> None:
-    """Raises OSError."""
+def close_raw(descriptor: int) -> None:
+    """Whoever has locked it unlocks it before: see `is_held`. Raises OSError."""
     with _raw_guard:
         _raw.discard(descriptor)
         os.close(descriptor)
 
 
+def _before_fork() -> None:
+    global _forking
+    if _raw_guard.acquire(timeout=budgets.FORK_WAIT):
+        _forking = threading.get_ident()
+
+
+def _after_fork_in_parent() -> None:
+    global _forking
+    if _forking == threading.get_ident():
+        _forking = None
+        _raw_guard.release()
+
+
 def _after_fork_in_child() -> None:
+    global _raw_guard, _forking
+    _raw_guard, _forking = threading.RLock(), None
     while _raw:
         with suppress(OSError):
             os.close(_raw.pop())
-    _raw_guard.release()
 
 
-os.register_at_fork(before=_raw_guard.acquire, after_in_parent=_raw_guard.release, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 def holders(path: Path) -> list[int]:

@@ -23,7 +23,7 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
-from supervisor import budgets, identity
+from supervisor import budgets, identity, locks
 from supervisor.errors import SlotError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MEMBER_LIMIT = 64 * 1024
 """Bytes read of a member's file. Ours have some 250."""
 
-LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+LOOK = os.O_RDONLY | os.O_NONBLOCK
 TRY_SHARED = fcntl.LOCK_SH | fcntl.LOCK_NB
 """Put together once: a look is made at a thousand files in a row."""
 
@@ -308,7 +308,7 @@ def members(slot: Slot) -> list[Member]:
                     content = os.read(descriptor, MEMBER_LIMIT)
                     used = os.fstat(descriptor).st_mtime
             finally:
-                os.close(descriptor)
+                locks.close_raw(descriptor)
         found.append(_parse(name, content, used))
     return found
 
@@ -334,7 +334,7 @@ def _each_alive(slot: Slot) -> Iterator[bool]:
     for name in _names(slot):
         descriptor = _probe(folder, name)
         if descriptor is not None and descriptor >= 0:
-            os.close(descriptor)
+            locks.close_raw(descriptor)
         yield descriptor is not None
 
 
@@ -358,7 +358,7 @@ def _probe(folder: str, name: str) -> int | None:
     """None when that member is dead or gone, else a descriptor to read from, or -1 when it cannot be looked at."""
     path = f"{folder}/{name}"
     try:
-        descriptor = os.open(path, LOOK)
+        descriptor = locks.open_raw(path, LOOK)
     except FileNotFoundError:
         return None
     except OSError:
@@ -372,17 +372,17 @@ def _probe(folder: str, name: str) -> int | None:
                 return descriptor
         except OSError:
             return descriptor
-        os.close(descriptor)
+        locks.close_raw(descriptor)
         return None
     except OSError:
-        os.close(descriptor)
+        locks.close_raw(descriptor)
         return -1
     try:
         _bury(descriptor, path)
     finally:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
+        locks.close_raw(descriptor)
     return None
 
 

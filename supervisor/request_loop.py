@@ -239,7 +239,7 @@ class Holding:
             Outcome.ANSWER,
             status,
             sender=sender_of(body) if status >= 400 else Sender.SERVER,
-            told_s=float(told) if told.isdigit() else None,
+            told_s=float(told) if told.isdigit() and len(told) < 10 else None,  # else it may be no number that there is
         )
         extensions = dict(response.extensions)
         extensions.pop("network_stream", None)

@@ -249,6 +249,18 @@ def test_to_who_speaks_http_1_0_a_cut_answer_does_not_look_whole(play: Callable[
     play(scene, whole, cut)
 
 
+def test_who_speaks_http_1_0_and_would_go_on_is_told_that_this_is_the_end(play: Callable[..., Any]) -> None:
+    async def scene(wire: Wire) -> None:
+        client = await wire.connect()
+        await client.say(things_of_old().replace(HOST, HOST + b"Connection: keep-alive\r\n"))
+        status, head, body = await client.answer()
+        assert (status, body) == (200, ANSWER)
+        assert b"connection: close" in head
+        assert await client.to_the_end() == b""
+
+    play(scene, fine)
+
+
 def test_who_closes_its_half_has_left_and_a_page_is_answered_all_the_same(play: Callable[..., Any]) -> None:
     """A client that is gone and one that only sends no more look alike, and the first kind must free its server."""
     hung_up = threading.Event()

@@ -102,6 +102,14 @@ def test_a_429_that_says_later_than_the_deadline_is_a_503_at_once() -> None:
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
 
 
+def test_a_429_that_says_a_number_without_sense_is_waited_for_as_if_it_said_none() -> None:
+    with (
+        ScriptedServer(says(429, OBJECT_FORM, "Retry-After: " + 400 * "9"), ok) as server,
+        client(FakeDirectory(server.endpoint()), url=server.url) as http,
+    ):
+        assert ask(http).status_code == 200
+
+
 # --- held -----------------------------------------------------------------------------------------------------------
 
 

@@ -95,7 +95,8 @@ assert inside.__enter__()
 MIDWAY = """
 import os, sys, threading
 from pathlib import Path
-from supervisor import locks
+from types import SimpleNamespace
+from supervisor import locks, membership
 opened, descriptors, ends = threading.Event(), [], []
 
 def fork():
@@ -117,10 +118,12 @@ def slow_open(*given, real=os.open):
 
 thread = threading.Thread(target=fork)
 thread.start()
+path = Path(sys.argv[1])
+path.touch()
+slot = SimpleNamespace(members=path.parent)
+take = {"try": locks.try_acquire, "look": locks.is_held, "count": lambda _: membership.count(slot)}[sys.argv[2]]
 os.open = slow_open
-take = {"try": locks.try_acquire, "look": locks.is_held}[sys.argv[2]]
-open(sys.argv[1], "a").close()
-held = take(Path(sys.argv[1]))
+held = take(path)
 thread.join()
 print(*ends)
 """
@@ -166,7 +169,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_it(path: Path, holder: str) 
         child.say()
 
 
-@pytest.mark.parametrize("how", ["try", "look"])
+@pytest.mark.parametrize("how", ["try", "look", "count"])
 def test_a_child_that_another_thread_forks_meanwhile_has_no_part_in_it(path: Path, how: str) -> None:
     """Between the opening of a lock and the note of it a fork took the descriptor along, and the child kept the lock of its
     killed parent for as long as it lived."""
