@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,3 +59,14 @@ def test_the_key_reaches_the_server_and_its_own_check(rig: Rig) -> None:
     wrong = rig.model("b")
     wrong.config["cmd"] += " --api-key other"
     assert rig.start(wrong, key="secret").ask("b").status == 401
+
+
+def test_of_who_has_no_key_no_body_is_read_and_he_is_told_all_the_same(built_in: Rig) -> None:
+    proxy = built_in.start(built_in.model("a"), key="secret")
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as plain:
+        # Far more than the limit, and it is never sent.
+        plain.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n{")
+        assert plain.recv(65536).startswith(b"HTTP/1.1 401")
+    # Sent in full, it does not cost its sender the answer.
+    for path, status in (("/v1/completions", 401), ("/health", 200)):
+        assert request(proxy.port, "GET", path, bytes(8 << 20), JSON).status == status

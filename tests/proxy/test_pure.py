@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.proxy import limits
+from workers.proxy import limits, relay
 from workers.proxy.auth import allowed, offered_key
 from workers.proxy.config import GroupSpec, parse_config
 from workers.proxy.downstream import Request
@@ -151,3 +151,8 @@ def test_the_configuration_has_llama_swaps_defaults() -> None:
     assert [(g.id, g.swap, g.exclusive, g.persistent, g.members) for g in config.groups.values()] == [
         ("(default)", True, True, False, ("a",))
     ]
+
+
+def test_a_length_beside_a_transfer_coding_is_not_passed_back() -> None:
+    items = [(b"Content-Length", b"5"), (b"Transfer-Encoding", b"chunked"), (b"X-Kept", b"1")]
+    assert relay._to_client(items) == [(b"X-Kept", b"1")]

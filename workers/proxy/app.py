@@ -104,6 +104,10 @@ class App:
                     f'{client.status} {client.sent} "{request.header("User-Agent")}" {time.monotonic() - began:.3f}s',
                 )
 
+    def trusts(self, request: Request) -> bool:
+        """Whether it has a key, where there are any."""
+        return allowed(self._config.api_keys, "", request.header("Authorization"), request.header("x-api-key"))
+
     def close_streams(self) -> None:
         """End /api/events and /logs/stream; they have no end of their own."""
         self._streams_closed = True

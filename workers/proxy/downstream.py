@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote
@@ -20,6 +21,8 @@ from workers.proxy import limits
 from workers.proxy.refusal import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workers.proxy.upstream import Headers
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -85,8 +88,10 @@ class Downstream:
         except OSError:
             self.client = "?"
 
-    async def next_request(self) -> Request | None:
-        """The next request, or None when the client has no more.
+    async def next_request(self, trusts: Callable[[Request], bool] = lambda _: True) -> Request | None:
+        """The next request, or None when the client has no more. Nothing is read of the body of one whose head is not
+        trusted: it is refused all the same, and any user of this machine could have us keep MAX_BODY_BYTES, and as often as
+        he likes.
 
         Raises:
             Refusal: it is malformed or too large; answer it and close.
@@ -95,29 +100,30 @@ class Downstream:
             head = await self._event()
             if not isinstance(head, h11.Request):
                 return None
+            self._head_only = head.method == b"HEAD"
+            self.status = self.sent = 0
+            request = Request(
+                method=head.method.decode("ascii"),
+                target=head.target.decode("latin-1"),
+                version=head.http_version.decode("ascii"),
+                headers=list(head.headers.raw_items()),
+                body=b"",
+                client=self.client,
+            )
+            if (request.header("Content-Length") or request.header("Transfer-Encoding")) and not trusts(request):
+                return request
             if self._http.they_are_waiting_for_100_continue:
                 await self._write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
-            parts: list[bytes] = []
-            size = 0
+            body = bytearray()  # no list: one of chunks of a byte or two takes thirty times their bytes
             while isinstance(event := await self._event(), h11.Data):
-                size += len(event.data)
-                if size > limits.MAX_BODY_BYTES:
+                if len(body) + len(event.data) > limits.MAX_BODY_BYTES:
                     raise Refusal(413, f"the request body is larger than {limits.MAX_BODY_BYTES} bytes")
-                parts.append(bytes(event.data))
+                body += event.data
         except h11.RemoteProtocolError as error:
             raise Refusal(error.error_status_hint, f"malformed request: {error}") from error
         except (ClientGone, trio.BrokenResourceError, trio.ClosedResourceError):
             return None  # closed: an unload came right after the last byte of the answer before, and aborted it
-        self._head_only = head.method == b"HEAD"
-        self.status = self.sent = 0
-        return Request(
-            method=head.method.decode("ascii"),
-            target=head.target.decode("latin-1"),
-            version=head.http_version.decode("ascii"),
-            headers=list(head.headers.raw_items()),
-            body=b"".join(parts),
-            client=self.client,
-        )
+        return replace(request, body=bytes(body))
 
     def next_cycle(self) -> bool:
         """Make ready for another request on this connection; False if it must be closed."""
@@ -181,6 +187,19 @@ class Downstream:
         if self._by_close:
             self._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._stream.socket.close()
+
+    async def read_away(self) -> None:
+        """Where the client still sends to who has answered, read it for a while: closing on it would reset the connection,
+        and the client would see that instead of the answer (RFC 9112, 9.6)."""
+        if self._http.their_state not in (h11.SEND_BODY, h11.ERROR):
+            return
+        with (
+            suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+            trio.move_on_after(limits.LINGER_BUDGET),
+        ):
+            await self._stream.send_eof()
+            while await self._stream.receive_some(limits.READ_BYTES):
+                pass
 
     def close(self) -> None:
         """Close the connection."""

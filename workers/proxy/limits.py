@@ -37,6 +37,9 @@ KILL_BUDGET = 2.0
 # budget: connecting to a server on loopback is immediate or refused; more means its accept queue is full.
 CONNECT_BUDGET = 30.0
 
+# budget: for the rest of a body that nobody wants: so long its sender can still read why (the gateway's, too).
+LINGER_BUDGET = 5.0
+
 # --- sizes ----------------------------------------------------------------------------------------------------
 
 # Request line and headers together. Go's default is 1 MiB; 64 KiB is four times what any client of ours was seen to send.

@@ -112,6 +112,8 @@ def _to_server(request: Request, length: int) -> Headers:
 
 def _to_client(items: Headers) -> Headers:
     dropped = _HOP_BY_HOP | _named_by_connection(items)
+    if any(name.lower() == b"transfer-encoding" for name, _ in items):
+        dropped |= {b"content-length"}  # beside it, a length is none (RFC 9112, 6.3)
     headers = [(name, value) for name, value in items if name.lower() not in dropped]
     if any(name.lower() == b"content-type" and b"text/event-stream" in value.lower() for name, value in items):
         headers.append((b"X-Accel-Buffering", b"no"))

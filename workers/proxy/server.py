@@ -105,6 +105,7 @@ class _Door:
             while not self._closed:
                 request = await self._next(client)
                 if request is None or not await self._answer(request, client) or not client.next_cycle():
+                    await client.read_away()
                     break
         except ClientGone:
             pass
@@ -115,7 +116,7 @@ class _Door:
         with trio.CancelScope() as scope:
             self._idle.add(scope)
             try:
-                return await client.next_request()
+                return await client.next_request(self._app.trusts)
             except Refusal as refusal:
                 await refuse(refusal, client, "")
             finally:
