@@ -18,7 +18,7 @@ import fcntl
 import math
 import os
 import time
-from _thread import RLock  # as functools has it: `status` does without `threading`
+from _thread import RLock, get_ident  # as functools has it: `status` does without `threading`
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -252,19 +252,19 @@ def close_raw(descriptor: int) -> None:
 def _before_fork() -> None:
     global _forking
     if _raw_guard.acquire(timeout=budgets.FORK_WAIT):
-        _forking = threading.get_ident()
+        _forking = get_ident()
 
 
 def _after_fork_in_parent() -> None:
     global _forking
-    if _forking == threading.get_ident():
+    if _forking == get_ident():
         _forking = None
         _raw_guard.release()
 
 
 def _after_fork_in_child() -> None:
     global _raw_guard, _forking
-    _raw_guard, _forking = threading.RLock(), None
+    _raw_guard, _forking = RLock(), None
     while _raw:
         with suppress(OSError):
             os.close(_raw.pop())

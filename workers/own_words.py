@@ -7,8 +7,10 @@ answer: so what it printed is taken for all that is asked right after.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from supervisor.errors import EngineBinaryError
@@ -22,16 +24,18 @@ STILL: Final = 2.0
 # other; and who changed what a script runs has not started it again by then.
 
 _printed: dict[tuple[str, ...], tuple[float, str]] = {}
-"""By the words of a server: until when (monotonic, in seconds) it is that, and what it is."""
+"""By the words of a server, and when its file was changed: until when (monotonic, in seconds) it is that, and what it is."""
 
 
 def help_of(server: Sequence[str]) -> str:
     """What a server of these words prints for `--help`, now or up to STILL seconds ago. Raises EngineBinaryError when it
     cannot be run."""
     words = tuple(server)
+    with suppress(OSError):  # one that was changed meanwhile says something else
+        words += (str(os.stat(server[0]).st_mtime_ns),)
     until, text = _printed.get(words, (0.0, ""))
     if time.monotonic() >= until:
-        text = output([*words, "--help"])
+        text = output([*server, "--help"])
         _printed[words] = (time.monotonic() + STILL, text)
     return text
 
