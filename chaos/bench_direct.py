@@ -92,7 +92,9 @@ class _Directory:
 @contextmanager
 def clients(folder: Path) -> Iterator[tuple[httpx.Client, httpx.Client]]:
     """Ours and a plain one, to a stand-in that ends with the `with`."""
-    stand_in = subprocess.Popen([sys.executable, "-I", "-S", "-c", STAND_IN], stdout=subprocess.PIPE, text=True)
+    stand_in = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", STAND_IN], stdout=subprocess.PIPE, text=True, process_group=0
+    )
     try:
         assert stand_in.stdout is not None  # noqa: S101 - it is a pipe
         endpoint = Endpoint("chat", "chat", "m", f"http://127.0.0.1:{int(stand_in.stdout.readline())}", "key", "g1")

@@ -226,7 +226,7 @@ def _bare(direct: Target) -> Iterator[tuple[Target, int]]:
     """The least that passes a request on (`chaos.bare_gateway`), and its pid."""
     port = ports.choose(None, set())
     words = [sys.executable, "-m", "chaos.bare_gateway", str(port), f"http://{direct.host}:{direct.port}", direct.key]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, process_group=0) as process:
         try:
             yield answering(port, "the bare pass-through"), process.pid
         finally:
@@ -279,7 +279,9 @@ def _worst_check(gateway: Target, target: Target) -> float:
         str(BODY_BYTES),
     ]
     worst, until = 0.0, time.monotonic() + EMBEDDING_LIMIT
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as sender:
+    with subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, process_group=0
+    ) as sender:
         try:
             while sender.poll() is None and time.monotonic() < until:
                 worst = max(worst, _checked(gateway))

@@ -49,7 +49,9 @@ with socket.socket(socket.AF_UNIX) as listener:
 @contextmanager
 def _helper(*words: str) -> Iterator[subprocess.Popen[str]]:
     """A process of ours that has said its first word. It ends with its standard input: also when we are killed."""
-    helper = subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    helper = subprocess.Popen(
+        [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+    )
     try:
         yield helper
     finally:

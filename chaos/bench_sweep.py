@@ -213,7 +213,9 @@ def _driver(path: Path, slot: Slot, role: str) -> Iterator[Callable[[dict[str, A
             },
         }
         words = [sys.executable, "-m", "chaos.bench_streams"]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+        ) as driver:
             try:
                 _tell(driver, places)
                 if (how := _heard(driver).get("how")) != "bind":

@@ -44,6 +44,7 @@ class Driven:
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, **(environment or {})},
+            process_group=0,  # a Ctrl-C is ours: it is told to leave, and has no traceback to show
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

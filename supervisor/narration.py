@@ -9,7 +9,7 @@ import trio
 
 from supervisor import budgets, journal
 from supervisor.contract import State
-from supervisor.wording import progress
+from supervisor.wording import progress, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,8 +100,7 @@ class Narrator:
                 self._console.say(facts["text"])
                 continue
             if what == "state":
-                reason = f": {facts['reason']}" if facts["reason"] else ""
-                self._console.say(f"{facts['group']}: {facts['state']}{reason}")
+                self._console.say(f"{facts['group']}: {facts['state']}{why(facts['state'], facts['reason'])}")
             elif what == "fetch":
                 self._console.say(f"{facts['group']}: {facts['step']}: {progress(facts['bytes'], facts['of'])}")
             journal.note(self._slot, what, at=at, **facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.advice import troubles
-from supervisor.wording import ago, amount, printable, progress
+from supervisor.wording import ago, amount, printable, progress, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ def lines(snapshot: Mapping[str, Any], now: float) -> Iterator[Line]:
 
 def _lines(snapshot: Mapping[str, Any], now: float) -> Iterator[Line]:
     state, reason = snapshot["state"], snapshot["reason"]
-    yield Line(f"engine    {state}" + (f": {reason}" if reason else ""), mood_of(state))
+    yield Line(f"engine    {state}{why(state, reason)}", mood_of(state))
     yield Line(f"slot      {snapshot['slot']}")
     if gateway := snapshot.get("gateway"):
         yield Line(f"gateway   {gateway_words(gateway)}", "changing" if gateway.get("reason") else "")
@@ -119,7 +119,7 @@ def _why_without(snapshot: Mapping[str, Any]) -> str:
 
 
 def _group(group: Mapping[str, Any], now: float) -> Iterator[Line]:
-    reason = f": {group['reason']}" if group["reason"] else ""
+    reason = why(group["state"], group["reason"])
     counts = [(group.get("restarts"), "restart"), (group.get("reloads"), "reload")]
     restarts = "".join(f", {times} {what}{'s' if times > 1 else ''}" for times, what in counts if times)
     since = f" for {ago(group['since'], now)}" if group.get("since") else ""
@@ -176,10 +176,9 @@ def news(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[str
 
 def _facts(snapshot: Mapping[str, Any]) -> dict[str, str]:
     """What is worth a line when it changes."""
-    reason = f": {snapshot['reason']}" if snapshot["reason"] else ""
-    found = {"engine:": f"{snapshot['state']}{reason}"}
+    found = {"engine:": f"{snapshot['state']}{why(snapshot['state'], snapshot['reason'])}"}
     for group in snapshot["groups"]:
-        reason = f": {group['reason']}" if group["reason"] else ""
+        reason = why(group["state"], group["reason"])
         fetching = group.get("fetching") or {}
         how_far = f" {100 * fetching['bytes'] // fetching['of']} %" if fetching.get("of") else ""
         found[f"group {group['name']}:"] = f"{group['state']}{how_far}{reason}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.wording import printable, progress
+from supervisor.wording import printable, progress, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ Event = dict[str, Any]
 
 
 def _state(event: Event) -> str:
-    return f"{event['group']}: {event['state']}" + (f": {event['reason']}" if event["reason"] else "")
+    return f"{event['group']}: {event['state']}{why(event['state'], event['reason'])}"
 
 
 def _ended(event: Event) -> str:

@@ -19,6 +19,11 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else " " if one == "\t" else "?" for one in text)
 
 
+def why(state: str, reason: str) -> str:
+    """A reason behind its state: `: by me` of what is held because it is `held by me`; "" where there is none."""
+    return f": {reason.removeprefix(f'{state} ')}" if reason else ""
+
+
 def span(seconds: float) -> str:
     """A length of time: `3 min`."""
     whole = max(0, int(seconds))

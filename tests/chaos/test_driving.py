@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_it_says_is_kept_and_found_by_its_facts(played: Path) -> None:
     front = Driven(played, "bee")
     assert front.hear("open", PATIENCE_S)["how"] == "build"
+    assert os.getpgid(front.process.pid) == front.process.pid, "a Ctrl-C would end it with a traceback on the terminal"
     front.tell(do="ask")
     assert front.hear("answer", PATIENCE_S, id=2)["outcome"] == "complete"
     assert front.hear("answer", PATIENCE_S, id=1)["outcome"] == "complete"  # said before, and still there

@@ -142,6 +142,17 @@ def test_a_snapshot_of_an_older_keeper_is_shown_too() -> None:
     assert "members   x (pid 1, 0 s)" in plain(found, NOW)
 
 
+def test_what_is_held_is_not_said_to_be_held_twice() -> None:
+    held = "held by user id 7 (pid 1): a driver"
+    found = snapshot(state="held", reason=held, held=held, groups=[group(state="held", reason=held)])
+    texts = [line.text for line in lines(found, NOW)]
+    assert texts[0] == "engine    held: by user id 7 (pid 1): a driver"
+    assert "chat      held for 2 h: by user id 7 (pid 1): a driver" in texts
+    assert "engine: held: by user id 7 (pid 1): a driver" in news(None, found)
+    event = {"what": "state", "group": "chat", "state": "held", "reason": held}
+    assert sentence(event) == "chat: held: by user id 7 (pid 1): a driver"
+
+
 def test_news_are_what_changed() -> None:
     before = snapshot(groups=[group(server(state="loading", loading=LOADING))], members=[QUIET])
     after = snapshot(groups=[group(server())])
