@@ -1,7 +1,7 @@
 """opencode (npm package `opencode-ai`) as the one who works: how it is configured and run, each time in a HOME of its own.
 
 Tried with the version that is pinned here; another one is used as well, and named in the report. It reaches the engine as
-any program does, by the gateway's URL, and what it costs an engine is what a real coding agent costs: a system prompt of
+any program does, by the gateway's URL (with a witness in between, who sees its requests), and what it costs an engine is what a real coding agent costs: a system prompt of
 some ten thousand tokens, so the model's context has to be 16384 or more.
 """
 
@@ -12,9 +12,11 @@ import os
 import shutil
 import subprocess
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from chaos.agents import tasks
+from chaos.agents.witness import standing_by
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,8 +69,13 @@ def configuration(url: str, model: str) -> dict[str, Any]:
 
 def work(agent: Agent, program: str, home: Path) -> None:
     """Have it do the task in its project. Raises RuntimeError."""
+    with standing_by(_gateway(agent), partial(agent.say, "request")) as url:
+        _work(agent, program, home, url)
+
+
+def _work(agent: Agent, program: str, home: Path, url: str) -> None:
     file = home / "opencode.json"
-    file.write_text(json.dumps(configuration(_gateway(agent), "chat")), encoding="utf-8")
+    file.write_text(json.dumps(configuration(url, "chat")), encoding="utf-8")
     environment = os.environ | {
         "OPENCODE_CONFIG": str(file),
         "PWD": str(agent.project),  # it goes by this, and not by its working directory: it wrote into ours (1.18.33)
@@ -76,7 +83,6 @@ def work(agent: Agent, program: str, home: Path) -> None:
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
     }
-    began = time.monotonic()
     log = home / "opencode.log"
     words = [program, "run", "--auto", "--format", "json", "--model", "queenright/chat", "--dir", str(agent.project)]
     with log.open("wb") as output:
@@ -95,12 +101,8 @@ def work(agent: Agent, program: str, home: Path) -> None:
         finally:
             process.kill()
             process.wait()
-    outcome = "complete" if status == 0 else "failed"
-    said = log.read_text(encoding="utf-8", errors="replace")[-400:]
-    agent.say(
-        "request", role="chat", began=began, ended=time.monotonic(), outcome=outcome, why="" if status == 0 else said
-    )
     if status != 0:
+        said = log.read_text(encoding="utf-8", errors="replace")[-400:]
         raise RuntimeError(f"opencode ended with {status}: {said}")
 
 

@@ -116,6 +116,10 @@ PLANTED: dict[str, tuple[str, Callable[[Run], Run]]] = {
         lambda run: one_agent(run, urls={"chat": "http://127.0.0.1:9999", "embed": "http://127.0.0.1:2002"}),
     ),
     "chat and embeddings in turn": ("all at once", lambda run: with_requests(run, ONE_AFTER_THE_OTHER)),
+    "chats in turn, and embeddings all the while": (
+        "all at once",
+        lambda run: with_requests(run, [Request("chat", 8.1, 8.9, "complete"), Request("embed", 1.1, 8.9, "complete")]),
+    ),
     "memory that grew": ("memory is flat", lambda run: all_looks(run, memory=331 * MIB)),
     "memory that shrank": ("memory is flat", lambda run: all_looks(run, memory=269 * MIB)),
     "an answer that is wrong": ("tasks are verified", lambda run: one_agent(run, wrong=["ANSWER.md says nothing"])),

@@ -128,6 +128,28 @@ def test_a_wrong_answer_and_a_process_that_stays_turn_the_run_red(working: Place
     assert f"pid {started[0].pid}" in found["nothing remained"]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_agents_that_only_take_turns_are_not_at_once(working: Place, in_turn: bool) -> None:
+    """A foreign program was taken to ask for as long as it ran. Two in its place: one after the other they turn the run red."""
+    program = working.home / "agent"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {ROOT}/tests/fakes/coding_agent.py "$@"\n')
+    program.chmod(0o755)
+    working.configure(
+        {
+            "chat": (Launch("chat", knobs=SLOW, sequences=4),),
+            "embed": (Launch("embed", working.kit.embed),),
+        },
+        gateway={"listen": "127.0.0.1:0"},
+    )
+    agents = agents_of(working, count=2, opencode=str(program))
+    if in_turn:
+        agents.environment = lambda crew, number: {"FAKE_TURNS": str(working.home / "turns")}
+    found = broken(agents)
+    assert set(found) == ({"all at once"} if in_turn else set()), found
+    assert not in_turn or "at most 1 of 2 agents had a chat under way" in found["all at once"]
+
+
 OPENCODE = opencode.find()
 
 
