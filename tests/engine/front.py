@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
     from supervisor.client import Engine
 
+# httpx's own command line needs click, which a tool of ours brings and no user has to have: it is a seventh of what a front
+# end imports, and hundreds are started here.
+sys.modules["httpx._main"] = None  # type: ignore[assignment]
+
 _say = threading.Lock()
 _engines: list[Engine] = []
 
