@@ -63,6 +63,7 @@ def main(argv: list[str] | None = None, known: dict[str, Command] | None = None)
     `known` are commands by name that need not be looked for, for a module that is one and is run by itself.
     """
     words = sys.argv[1:] if argv is None else argv
+    _make_output_safe()
     try:
         status = _run(words, known or {})
         print(end="", flush=True)  # meets a reader that left; the interpreter's last flush would exit with 120
@@ -85,6 +86,9 @@ def main(argv: list[str] | None = None, known: dict[str, Command] | None = None)
             return 1
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
+        if isinstance(error, FileNotFoundError) and not _is_somewhere():
+            print("queenright: the working directory is not there any more\n  change to one that is", file=sys.stderr)
+            return 1
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             what = error.filename or "a file"
             print(f"queenright: {what} cannot be written: {error.strerror}\n  make room on its disk", file=sys.stderr)
@@ -95,6 +99,24 @@ def main(argv: list[str] | None = None, known: dict[str, Command] | None = None)
             file=sys.stderr,
         )
         return 1
+
+
+def _is_somewhere() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _make_output_safe() -> None:
+    """Whatever is printed can be: names of files are any bytes, and a locale may know only ASCII. Where standard output is
+    closed nobody reads it."""
+    out: Any = sys.stdout
+    if out is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    elif getattr(out, "errors", "") == "strict" and hasattr(out, "reconfigure"):
+        out.reconfigure(errors="backslashreplace")
 
 
 def _nobody_takes_it() -> str:

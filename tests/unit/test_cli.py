@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -78,6 +79,30 @@ def test_an_output_on_a_full_disk_is_said_to_be_one(words: list[str], tmp_path: 
         )
     assert done.returncode == ExitCode.ERROR
     assert done.stderr == "queenright: what it prints cannot be written: No space left on device\n"
+
+
+@pytest.mark.process
+def test_a_name_that_the_locale_cannot_show_and_a_closed_output_are_no_bugs_of_ours(tmp_path: Path) -> None:
+    slot = tmp_path / "é"
+    around = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    argv = [*COMMAND, "status", "--slot", str(slot)]
+    done = subprocess.run(argv, capture_output=True, text=True, env=around, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (ExitCode.NO_ENGINE, "")
+    assert done.stdout.endswith("\\xe9\n")
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *argv]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (ExitCode.NO_ENGINE, "")
+
+
+def test_a_working_directory_that_was_removed_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert cli.main(["init"]) == ExitCode.ERROR
+    assert capsys.readouterr().err.startswith("queenright: the working directory is not there any more\n")
 
 
 @pytest.mark.parametrize("command", ["logs", "events"])
