@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,15 +13,18 @@ if TYPE_CHECKING:
     from types import FrameType
 
 NOTICED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WORD = b"\nqueenright: interrupted; what it started is ended first\n"
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:
+    with suppress(OSError):  # the terminal may be what went away
+        os.write(2, WORD)  # a print might be what was interrupted
     raise KeyboardInterrupt
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and a closed terminal end it as Ctrl-C does: through every `finally`."""
+    """SIGTERM and a closed terminal end it as Ctrl-C does: through every `finally`, which takes seconds and is said."""
     with _handlers(_interrupt):
         yield
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaos import interrupting
 from chaos.interrupting import interruptible
 from chaos.observer import Sighting
 from chaos.soak import faults, invariants
@@ -203,7 +204,9 @@ def test_a_leftover_that_nobody_could_look_for_is_not_nothing_left(
     assert soak._nothing_left().verdict is Verdict.UNKNOWN
 
 
-def test_a_second_ctrl_c_does_not_cut_the_healing_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_ctrl_c_does_not_cut_the_healing_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A terminal that is closed sends SIGHUP, and its shell SIGTERM after it."""
     soak, healed = Soak(Slot(tmp_path), tmp_path / "queenright.toml", []), []
 
@@ -217,6 +220,7 @@ def test_a_second_ctrl_c_does_not_cut_the_healing_short(tmp_path: Path, monkeypa
         soak.run(1)
     assert healed == [True]
     assert soak.verdict is not Verdict.HOLDS
+    assert capfd.readouterr().err == interrupting.WORD.decode(), "seconds without a word, or two of them"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ProcessLookupError("gone")])
