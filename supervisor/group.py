@@ -127,11 +127,11 @@ class Group:
             return
         was = self.state
         self.state, actions = lifecycle.step(was, happening.event)
+        if self.state is not was:
+            self.since = time.time()
         self._note_facts(happening, was)
         for action in actions:
             self._hands[action](self)
-        if self.state is not was:
-            self.since = time.time()
         if self.state in lifecycle.AT_REST and self.life is None and not self._in_birth:
             self.ledger.release()
         if happening.event is not Event.STOP:
@@ -431,10 +431,13 @@ class Group:
 
     def _take_up(self, row: Row, wanted: bool) -> None:
         """Go on with what an earlier keeper started."""
-        self.ledger.take_up(notes.of_life(row.note).windows)
+        left = notes.of_life(row.note)
+        self.ledger.take_up(left.windows)
         life = adoption.take_up(row, self.spec, self.slot, self.procs.hello.pid)
         changed = wanted and life.mark != birth.mark_of(self.spec)
         self.state, self.reason = adoption.found(row, life, ever_ready=self.past.history.ever_ready, changed=changed)
+        if self.state is State.RUNNING and left.since is not None:
+            self.since = left.since  # it has been that all the while
         nurse = self._entrust(life)
         if row.state == "gone":
             self._work.start(nurse.be_gone)
@@ -452,7 +455,9 @@ class Group:
         failed = self.reason if self.state is State.FAILED else ""
         self.procs.note_slot(notes.key(self.spec.name), notes.GroupNote(self.past, self._last_ports, failed).plain())
         if self.life is not None:
-            note = notes.on_life(self.life, ready=self.state in lifecycle.UP, windows=self.ledger.windows)
+            is_up = self.state in lifecycle.UP
+            since = self.since if is_up else None
+            note = notes.on_life(self.life, ready=is_up, windows=self.ledger.windows, since=since)
             self.procs.note_generation(self.life.birth.generation, note.plain())
 
     def describe(self) -> dict[str, Any]:

@@ -63,6 +63,8 @@ class LifeNote(NamedTuple):
     ready: bool = False
     oom: Count | None = None
     windows: Mapping[str, tuple[int, int]] = {}
+    since: float | None = None
+    """When it became what it is, in seconds of the epoch, of one that serves."""
 
     def plain(self) -> dict[str, Any]:
         """As it is left."""
@@ -73,12 +75,13 @@ class LifeNote(NamedTuple):
             "spec": self.mark,
             "oom": list(self.oom) if self.oom else None,
             "windows": {role: list(pair) for role, pair in self.windows.items()},
+            "since": self.since,
         }
 
 
-def on_life(life: Life, *, ready: bool, windows: Mapping[str, tuple[int, int]]) -> LifeNote:
+def on_life(life: Life, *, ready: bool, windows: Mapping[str, tuple[int, int]], since: float | None = None) -> LifeNote:
     """To leave of a generation that lives."""
-    return LifeNote(life.birth.ports, life.log_start, life.mark, ready, life.oom, windows)
+    return LifeNote(life.birth.ports, life.log_start, life.mark, ready, life.oom, windows, since)
 
 
 def of_life(note: Mapping[str, Any] | None) -> LifeNote:
@@ -86,8 +89,9 @@ def of_life(note: Mapping[str, Any] | None) -> LifeNote:
     note = note or {}
     oom = Count(*note["oom"]) if note.get("oom") else None
     windows = {str(role): (int(pair[0]), int(pair[1])) for role, pair in (note.get("windows") or {}).items()}
+    since = float(note["since"]) if note.get("since") else None
     return LifeNote(
-        dict(note["ports"]), int(note["log_start"]), str(note["spec"]), bool(note.get("ready")), oom, windows
+        dict(note["ports"]), int(note["log_start"]), str(note["spec"]), bool(note.get("ready")), oom, windows, since
     )
 
 

@@ -77,13 +77,14 @@ def test_a_second_ctrl_c_stops_it_at_once(place: Place) -> None:
 def test_the_keeper_that_waited_for_its_slot_is_as_one_that_the_warden_forks(place: Place) -> None:
     place.run()
     family = place.family()
-    first = _circumstances(family.keeper.pid)
+    first, since = _circumstances(family.keeper.pid), [group["since"] for group in place.snapshot()["groups"]]
     assert standby.WORD in Path(f"/proc/{family.keeper.pid}/cmdline").read_text().split("\0")
     kill(family.keeper)
     wait_until(lambda: (found := place.snapshot()["keeper"]) is not None and found["pid"] != family.keeper.pid)
     after = place.family()
     assert after.engine == family.engine
     assert _circumstances(after.keeper.pid) == first
+    assert [group["since"] for group in place.snapshot()["groups"]] == since, "they run for as long as before"
     assert standby.WORD not in Path(f"/proc/{after.keeper.pid}/cmdline").read_text().split("\0")
 
 
