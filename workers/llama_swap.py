@@ -349,9 +349,14 @@ def _refuse_unknown_flags(group: GroupConfig, server: Binary, build: str) -> Non
         answer = pins.asked_once(f"{shlex.join(server.argv)} ({build}) takes {words}", server, ask)
         if answer != "all":
             flag, _, near = answer.partition("\n")
-            which = f"{server.path} ({build[:24]})"
+            which = f"{server.path} ({shown(build)})"
             what = f"group {group.name}, role {launch.role}: the llama-server {which} does not know {flag}"
             raise ConfigError(what, near)
+
+
+def shown(build: str) -> str:
+    """A part of a pin for people: a wheel's name and version whole, of a hash its beginning."""
+    return build[:24] if build.startswith("sha256:") else build
 
 
 def _refuse_broken(model: Path) -> None:

