@@ -144,6 +144,28 @@ def test_an_interrupted_fetch_is_ended_at_once_by_a_stop_and_gone_on_with_by_the
 
 
 @pytest.mark.long
+def test_a_fetch_that_is_held_and_released_goes_on_at_once_though_its_source_is_silent(
+    place: Place, source: PayloadServer
+) -> None:
+    """The same keeper: what it had abandoned held the file for as long as the source was waited for, a minute."""
+    model = configure_model(place, source)
+    source.stall.clear()
+    place.run(wait=False)
+    place.until(lambda: place.wait_state("fetching")["fetching"]["bytes"] == HALF, within=60, what="the first half")
+    assert place.cli("hold", "--group", "chat").returncode == 0
+    assert part_of(model).stat().st_size == HALF
+    began = time.monotonic()
+    assert place.cli("release", "--group", "chat").returncode == 0
+    place.until(lambda: len(source.asked) == 2, within=60, what="it asks again")
+    assert time.monotonic() - began < 20
+    source.stall.set()
+    place.wait_state("running")
+    assert model.read_bytes() == source.content
+    assert source.asked == ["", f"bytes={HALF}-"]
+    assert "another process" not in place.cli("events").stdout
+
+
+@pytest.mark.long
 def test_a_fetch_goes_on_where_it_was_when_the_keeper_is_killed(place: Place, source: PayloadServer) -> None:
     model = configure_model(place, source)
     source.stall.clear()

@@ -375,6 +375,22 @@ def test_a_fetch_that_nobody_wants_any_more_ends_soon_and_gives_its_lock_back(
     assert fetching.fetch(item, progress=QUIET) == "fetched"
 
 
+def test_a_second_fetch_of_a_file_is_refused_while_the_first_goes_on(
+    tmp_path: Path, server: PayloadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "ABANDONED", 0.05)
+    item = item_of(tmp_path / "a", server.url)
+
+    class Meanwhile(Silent):
+        def begin(self, what: str, total: int) -> None:
+            if what.startswith("fetching"):
+                with pytest.raises(PayloadError, match="another process is fetching"):
+                    fetching.fetch(item, progress=QUIET)
+
+    assert fetching.fetch(item, progress=Meanwhile()) == "fetched"
+    assert len(server.asked) == 1
+
+
 FETCH = """
 import sys
 from pathlib import Path

