@@ -274,8 +274,7 @@ PORTALS: dict[str, tuple[str, bytes, bool]] = {
 }
 
 
-@pytest.mark.parametrize("what", PORTALS)
-@pytest.mark.parametrize("have", [0, 3000])
+@pytest.mark.parametrize(("what", "have"), [("a page", 0), *((what, 3000) for what in PORTALS)])
 def test_a_page_of_a_captive_portal_is_network_trouble_and_not_another_file(
     tmp_path: Path, server: PayloadServer, place: Path, what: str, have: int
 ) -> None:
@@ -417,6 +416,32 @@ def test_a_fetch_that_is_killed_goes_on_where_it_was(tmp_path: Path, server: Pay
     assert subprocess.run(words, check=True, capture_output=True, text=True).stdout == "fetched\n"
     assert item.path.read_bytes() == CONTENT
     assert server.asked == ["", "bytes=300000-"]
+
+
+@pytest.mark.process
+def test_ctrl_c_ends_a_fetch_in_one_line_and_what_came_stays(tmp_path: Path, server: PayloadServer) -> None:
+    write_manifest(tmp_path, ("a.gguf", server.url))
+    item = manifest.read(tmp_path / manifest.FILE_NAME).items[0]
+    server.stall_after = 300_000
+    server.stall.clear()
+    words = [
+        sys.executable,
+        "-m",
+        "supervisor.cli",
+        "payload",
+        "fetch",
+        "--manifest",
+        str(tmp_path / manifest.FILE_NAME),
+    ]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as fetcher:
+        part = fetching.part_of(item)
+        wait_until(lambda: part.length == 300_000, within=30, what="the part to grow")
+        fetcher.send_signal(signal.SIGINT)
+        _, said = fetcher.communicate(timeout=30)
+    assert fetcher.returncode == 130
+    assert said.endswith("queenright: interrupted\n")
+    assert "Traceback" not in said
+    assert part.length == 300_000
 
 
 @pytest.mark.process
