@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 MAY: Final = (QueenrightError, OSError)
 """What a hand may raise."""
 
+FREE: Final = frozenset({"probe", "look_closer", "canary", "outside", "release", "read_back"})
+"""Hands that may raise anything (`kinds.Kind`): whatever an HTTP library has for a server that broke off is no bug."""
+BUGS: Final = (TypeError, AttributeError, NameError, ArithmeticError, AssertionError, ImportError, SystemExit)
+"""What is one there, too."""
+
 PLACES: Final = 12
 """Of the way to a bug, the last ones."""
 
@@ -174,14 +179,17 @@ class Contained:
         errors that it may raise, which is then only a matter of form."""
         leaves = list(_leaves(error))
         bad = [leaf for leaf in leaves if isinstance(leaf, (Exception, SystemExit)) and not isinstance(leaf, MAY)]
-        for leaf in bad:
+        bugs = [leaf for leaf in bad if hand not in FREE or isinstance(leaf, BUGS)]
+        for leaf in bugs:
             self._note(hand, leaf)
         if isinstance(error, BaseExceptionGroup) and (others := error.split((Exception, SystemExit))[1]) is not None:
             return others
         if not bad:
             return leaves[0]
-        words = str(bad[0]).partition("\n")[0][:200]
-        what = f"raised {type(bad[0]).__name__}{f': {words}' if words else ''}"
+        if not bugs:
+            return KindError(_said(bad[0]) or type(bad[0]).__name__)
+        said = _said(bugs[0])
+        what = f"raised {type(bugs[0]).__name__}{f': {said}' if said else ''}"
         return self._error(hand, what, "`queenright logs keeper` says where; ")
 
     def _note(self, hand: str, error: BaseException) -> None:
@@ -268,6 +276,11 @@ def hold(name: str, find: Callable[[str], Kind], complain: Callable[[str], None]
         return Absent(name, error)
 
 
+def words(error: QueenrightError | OSError) -> str:
+    """What it says, in one line."""
+    return error.what if isinstance(error, QueenrightError) else str(error)
+
+
 def _wrong_with(given: object) -> str:
     """Why nothing can be started by this; "" where it can, as far as that can be told before."""
     if not isinstance(given, Command):
@@ -303,6 +316,10 @@ def _is_reading(one: Mapping[str, Any]) -> bool:
         isinstance(one.get(name), list) and all(isinstance(row, dict) and keys <= row.keys() for row in one[name])
         for name, keys in lists.items()
     )
+
+
+def _said(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:200]
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

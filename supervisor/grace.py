@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from supervisor import budgets
+from supervisor.containment import MAY, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +45,6 @@ async def _release(life: Life, shape: Shape, complain: Callable[[str], None]) ->
         with trio.move_on_after(budgets.UNLOAD_LIMIT):
             try:
                 await shape.kind.release(life.birth)
-            except Exception as error:  # noqa: BLE001 - whatever it is, SIGTERM is next
-                complain(f"unload failed: {error}")
+            except MAY as error:  # whatever it is, SIGTERM is next
+                complain(f"unload failed: {words(error)}")
         nursery.cancel_scope.cancel()

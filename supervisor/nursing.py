@@ -9,7 +9,8 @@ import trio
 
 from supervisor import budgets, listeners, restart, undoing
 from supervisor.channels import at_hand
-from supervisor.errors import ProxyLostError, QueenrightError
+from supervisor.containment import MAY, words
+from supervisor.errors import ProxyLostError
 from supervisor.kinds import ServerState
 from supervisor.lifecycle import Event
 from supervisor.load_progress import LoadWatch
@@ -101,8 +102,8 @@ class Nurse:
             try:
                 await self._kind.watch(spec, self.life.birth, self._report, self.prober.note_activity)
                 return
-            except (QueenrightError, OSError) as error:
-                self.unwatched = _words(error)
+            except MAY as error:
+                self.unwatched = words(error)
             failures = 1 if trio.current_time() - began >= budgets.RESTART_RESET else failures + 1
             self.prober.forget_activity()
             self._changed()
@@ -128,11 +129,11 @@ class Nurse:
             limit = f"{spec.start_limit_s:g} s (start_limit_s of group {spec.name})"
             self._tell(Event.NOT_READY, f"not ready within {limit}: {stage}")
             return False
-        except (QueenrightError, OSError) as error:
+        except MAY as error:
             if isinstance(error, ProxyLostError):  # its end is on its way, and says more: with it this attempt is over
                 with trio.move_on_after(budgets.BROKEN_OFF):
                     await self.life.exited.wait()
-            self._tell(Event.NOT_READY, _words(error))
+            self._tell(Event.NOT_READY, words(error))
             return False
         self._tell(Event.READY, "")
         return True
@@ -144,7 +145,3 @@ class Nurse:
         if state is ServerState.LOST and was is not ServerState.LOST:
             self._tell(Event.SERVER_LOST, f"the {role} server died")
         self._changed()
-
-
-def _words(error: QueenrightError | OSError) -> str:
-    return error.what if isinstance(error, QueenrightError) else str(error)

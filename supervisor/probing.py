@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from supervisor import budgets, health, identity, ports
+from supervisor.containment import MAY
 from supervisor.health import FATAL, Evidence, Judgement, Limits, Record, Verdict
 from supervisor.kinds import PROXY, Answer, Kind, ServerState
 
@@ -205,7 +206,7 @@ class Prober:
         with trio.move_on_after(budgets.PROBE_ANSWER):
             try:
                 return await self.kind.probe(self.spec, self.life.birth, subject.name)
-            except Exception:  # noqa: BLE001 - whatever went wrong went wrong on our side
+            except MAY:  # whatever went wrong went wrong on our side
                 return Answer.UNKNOWN
         return Answer.SILENT
 
@@ -214,7 +215,7 @@ class Prober:
         with trio.move_on_after(budgets.PROBE_ANSWER):
             try:
                 said = await self.kind.look_closer(self.spec, self.life.birth, subject.name)
-            except Exception:  # noqa: BLE001 - as above
+            except MAY:
                 said = None
             answer = Answer.UNKNOWN if said is None else Answer.ANSWERED
         subject.closer, subject.closer_answer = said, answer
@@ -225,7 +226,7 @@ class Prober:
         with trio.move_on_after(CANARY_SHARE * subject.limits.wedge):
             try:
                 answer = await self.kind.canary(self.spec, self.life.birth, subject.name)
-            except Exception:  # noqa: BLE001 - as above
+            except MAY:
                 answer = Answer.UNKNOWN
         subject.canary = answer
         await trio.sleep(budgets.CLOSER_INTERVAL)
@@ -251,7 +252,7 @@ class Prober:
             with trio.move_on_after(budgets.PROBE_ANSWER):
                 try:
                     return await self.kind.outside(self.life.birth)
-                except Exception:  # noqa: BLE001 - as in _ask
+                except MAY:
                     return None
             return None
         port = self.life.birth.ports.get(role)

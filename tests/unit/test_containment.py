@@ -100,7 +100,7 @@ def test_all_that_a_keeper_asks_is_here() -> None:
 async def test_whatever_a_hand_raises_is_one_error_that_names_it() -> None:
     said: list[str] = []
     for hand in HANDS:
-        for error in (ZeroDivisionError("division by zero"), SystemExit(2), KeyError("a")):
+        for error in (ZeroDivisionError("division by zero"), SystemExit(2), TypeError("a")):
             with pytest.raises(KindError) as raised:
                 await ask(Contained(whole(**{hand: error}), said.append), hand)
             assert raised.value.what.startswith(
@@ -124,6 +124,26 @@ async def test_what_a_hand_may_raise_stays_what_it_is() -> None:
         group = ExceptionGroup("of a nursery", [ExceptionGroup("of another", [EngineStartError("not today")])])
         with pytest.raises(EngineStartError, match="not today"):
             await ask(Contained(whole(**{hand: group}), pytest.fail), hand)
+
+
+@jumping
+async def test_what_a_question_may_raise_is_no_bug_and_fills_no_log() -> None:
+    """A server that broke off, in the words of whatever library asked it."""
+
+    class BrokenOffError(Exception):
+        pass
+
+    for hand in ("probe", "look_closer", "canary", "outside", "release", "read_back"):
+        for error, words in (
+            (BrokenOffError("the answer is not HTTP"), "the answer is not HTTP"),
+            (BrokenOffError(), "BrokenOffError"),
+        ):
+            with pytest.raises(KindError) as raised:
+                await ask(Contained(whole(**{hand: error}), pytest.fail), hand)
+            assert raised.value.what == words
+    for hand in ("load", "watch", "prepare", "plan"):
+        with pytest.raises(KindError, match=f"its {hand} raised BrokenOffError"):
+            await ask(Contained(whole(**{hand: BrokenOffError()}), lambda _: None), hand)
 
 
 @jumping
