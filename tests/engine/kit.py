@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -56,9 +58,13 @@ class Launch:
 
 
 def make_kit(root: Path) -> Kit:
-    """Models and the fake's executable, in `root`."""
-    server = root / "fake-llama-server"
-    server.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {FAKE_LLAMA_SERVER} "$@"\n')
+    """Models and the fake's executable, in `root`. It is a script, which everybody who comes asks for its help: a Python
+    less each time."""
+    server, page = root / "fake-llama-server", root / "fake-llama-server.help"
+    fake = [sys.executable, "-I", "-S", str(FAKE_LLAMA_SERVER)]
+    with page.open("wb") as file:
+        subprocess.run([*fake, "--help"], stdout=file, check=True)
+    server.write_text(f'#!/bin/sh\n[ "$*" != --help ] || exec cat {page}\nexec {shlex.join(fake)} "$@"\n')
     server.chmod(0o755)
     chat, embed = root / "chat.gguf", root / "embed.gguf"
     write_model(chat, "llama")

@@ -245,16 +245,14 @@ def test_a_caller_that_reads_slowly_misses_nothing(own: Place) -> None:
     assert b"".join(words).decode() == told("slow", count)
 
 
-def test_the_models_of_an_engine_are_listed(place: Place) -> None:
-    port = free_port()
-    place.configure(gateway={"listen": f"127.0.0.1:{port}"})
-    place.member()
-    assert serving(place) == {"url": f"http://127.0.0.1:{port}", "state": "serving", "reason": ""}
-    found = httpx.get(f"http://127.0.0.1:{port}/v1/models").json()
+def test_the_models_of_an_engine_are_listed(shared: Gate) -> None:
+    assert f'"{shared.url.removeprefix("http://")}"' in shared.place.config.read_text(), "where it was to listen"
+    assert serving(shared.place) == {"url": shared.url, "state": "serving", "reason": ""}
+    found = httpx.get(f"{shared.url}/v1/models").json()
     assert [row["id"] for row in found["data"]] == ["chat", "embed"]
     assert found["data"][0]["meta"]["n_ctx"] == 4096
-    assert httpx.get(f"http://127.0.0.1:{port}/health").json()["groups"] == {"chat": "running", "embed": "running"}
-    assert f'"gateway": "http://127.0.0.1:{port}"' in place.slot.keeper_record.read_text()
+    assert httpx.get(f"{shared.url}/health").json()["groups"] == {"chat": "running", "embed": "running"}
+    assert f'"gateway": "{shared.url}"' in shared.place.slot.keeper_record.read_text()
 
 
 @pytest.fixture
