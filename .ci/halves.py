@@ -73,8 +73,8 @@ def run(tier: Tier) -> int:
         finally:
             for half in halves:
                 half.process.terminate()
-        log.seek(0)
-        print(f"\n--- all but {' and '.join(tier.first)}\n{log.read()}", flush=True)
+            log.seek(0)  # also where something ends us before that half is over: it may be what hangs
+            print(f"\n--- all but {' and '.join(tier.first)}\n{log.read()}", flush=True)
         tests, failed, skipped = (sum(each) for each in zip(*(half.counts() for half in halves), strict=True))
     if tier.measured:
         report([half.data for half in halves if half.data.exists()])
@@ -87,10 +87,14 @@ def run(tier: Tier) -> int:
 
 def wait(halves: list[Half]) -> list[int]:
     """Their exit statuses. A Ctrl-C is told to all of us by the terminal: they end, and say what they have."""
+    first, second = (half.process for half in halves)
     try:
-        return [half.process.wait() for half in halves]
+        first.wait()
+        if second.poll() is None:
+            print("\n--- the second half still runs", flush=True)
+        return [first.returncode, second.wait()]
     except KeyboardInterrupt:
-        return [half.process.wait() for half in halves]
+        return [first.wait(), second.wait()]
 
 
 def report(data: list[Path]) -> None:
