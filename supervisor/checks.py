@@ -128,7 +128,8 @@ def configuration_checks(config: Config) -> Iterator[Check]:
             continue
         models = ", ".join(launch.model for launch in spec.launches)
         yield Check(f"configuration of {name}", Finding.OK, f"{models} with {spec.pin}")
-        yield from stranger_checks(name, [launch.path for launch in spec.launches])
+        if not spec.is_outside:  # in a container it has no mark of ours
+            yield from stranger_checks(name, [launch.path for launch in spec.launches])
         kind = kinds.find(group.kind)
         for advice in kind.advise(group, config.engine) if isinstance(kind, kinds.Advising) else ():
             finding = Finding.WARNING if advice.next_step else Finding.OK
@@ -138,20 +139,18 @@ def configuration_checks(config: Config) -> Iterator[Check]:
 def stranger_checks(group: str, paths: Sequence[str]) -> Iterator[Check]:
     """Processes of no engine that were started with a model of ours: it is in memory twice then, or will be
     (NousResearch/hermes-agent#116249). What they hold counts in every plan as what is not free; nobody signals them."""
-    real = {os.path.realpath(path) for path in paths if path}
+    real = {os.path.realpath(path) for path in paths if os.path.isabs(path) and os.path.isfile(path)}
     names = {os.path.basename(path) for path in (*paths, *real)}
-    engines = {who.pid for who, _ in identity.with_marker(GENERATION_VARIABLE)}
     for pid in identity.pids():
-        if pid in engines or pid == os.getpid() or (holds := identity.resident_bytes(pid)) is None:
-            continue
         try:
             program, *words = map(os.fsdecode, identity.proc_file(pid, "cmdline").split(b"\0"))
-        except OSError:
+            near = [word for word in words if os.path.basename(word) in names]
+            beside = os.readlink(f"{identity.PROC}/{pid}/cwd") if near else ""
+        except OSError:  # gone, or another user's, of whom nobody here can tell whether it is an engine's
             continue
-        found = next(
-            (word for word in words if os.path.basename(word) in names and os.path.realpath(word) in real), None
-        )
-        if found is not None:
+        found = next((word for word in near if os.path.realpath(os.path.join(beside, word)) in real), None)
+        if found is not None and identity.marker(pid, GENERATION_VARIABLE) is None:
+            holds = identity.resident_bytes(pid)
             text = f"pid {pid} ({os.path.basename(program)}), no engine's, was started with {found} too; it holds {amount(holds)}"
             next_step = "end it, or have it serve for all: a group of kind `attached` (docs/guides/other-engines.md)"
             yield Check(f"stranger beside {group}", Finding.WARNING, text, next_step)
