@@ -54,10 +54,10 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers: dict[str, tuple[str, ...]] = {}
+        lists: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
-            key = name.decode("latin-1").lower()
-            headers[key] = (*headers.get(key, ()), value.decode("latin-1"))
+            lists.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        headers = {name: tuple(values) for name, values in lists.items()}
         facts = Facts(scope["method"], scope["path"], headers)
         match access.decide(facts, self._rules()):
             case Refused() as refused:

@@ -19,8 +19,8 @@ def error(message: str, kind: str, code: str, **facts: Any) -> bytes:
 
 
 def unknown_model(name: object, names: Iterable[str]) -> bytes:
-    """No model has that name."""
-    what = f"there is no model {name!r}" if name else "the request names no model"
+    """No model has that name. It is shown short: a client may send one of megabytes, or no name at all in its place."""
+    what = f"there is no model {name[:100]!r}" if name and isinstance(name, str) else "the request names no model"
     return error(f"{what}; there are: {', '.join(names)}", "invalid_request_error", "model_not_found")
 
 

@@ -199,6 +199,12 @@ def test_a_comment_is_one_line_whatever_the_reason_is() -> None:
     assert words == b": queued: group chat is rebuilding (it died: data: {}); 5 s so far\n\n"
 
 
+def test_a_name_of_megabytes_is_not_said_back() -> None:
+    for name in ("x" * (1 << 20), ["x" * (1 << 20)]):
+        assert len(saying.unknown_model(name, ["chat"])) < 1000
+    assert b"there is no model 'gpt-9'" in saying.unknown_model("gpt-9", ["chat"])
+
+
 def test_an_error_event_is_an_error_whatever_the_server_said() -> None:
     assert saying.event(b"<html>") == (
         b'event: error\ndata: {"error": {"message": "<html>", "type": "server_error", "code": null}}\n\n'
