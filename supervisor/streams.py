@@ -81,10 +81,20 @@ class Upstream:
         self._network.patience = seconds
         self._look_at, self._silence_s = self._count + LONG, seconds
 
-    def _rest(self) -> tuple[Chunks, bytes] | None:
-        """Where the rest is to be read by hand, if it is from here on."""
-        self._look_at *= 2  # each look goes over all that came
-        return rest_of(self._network, self._headers, self._size)
+    def _go_straight(self, chunks: Chunks, first: bytes) -> None:
+        """Read the rest by hand from here on."""
+        raise NotImplementedError
+
+    def _counted(self, piece: bytes | None) -> bytes | None:
+        """A piece that httpcore gave; after many of them, the next ones are read by hand if they can be."""
+        if piece is not None:
+            self._count += 1
+            self._size += len(piece)
+            if self._count >= self._look_at:
+                self._look_at *= 2  # each look goes over all that came
+                if (rest := rest_of(self._network, self._headers, self._size)) is not None:
+                    self._go_straight(*rest)
+        return piece
 
     def abandon(self) -> None:
         """From a finalizer: hang up without a lock, and leave the tidying to `Upstreams`."""
@@ -113,21 +123,18 @@ class BlockingUpstream(Upstream):
         self._pieces: Iterator[bytes] = iter(self._stream)
         self._straight: BlockingStraight | None = None
 
+    def _go_straight(self, chunks: Chunks, first: bytes) -> None:
+        self._straight = BlockingStraight(self._network.get_extra_info("socket"), chunks, first, self._silence_s)
+
     def read(self) -> bytes | None:
         """As `piece`."""
-        if self._straight is not None:
-            piece = self._straight.piece()
-            if piece is None and self._straight.is_clean:
-                self._network.instead = END
-                for _ in self._pieces:
-                    """What was read by hand, once more."""
-            return piece
-        piece = next(self._pieces, None)
-        if piece is not None:
-            self._count += 1
-            self._size += len(piece)
-            if self._count >= self._look_at and (rest := self._rest()) is not None:
-                self._straight = BlockingStraight(self._network.get_extra_info("socket"), *rest, self._silence_s)
+        if self._straight is None:
+            return self._counted(next(self._pieces, None))
+        piece = self._straight.piece()
+        if piece is None and self._straight.is_clean:
+            self._network.instead = END
+            for _ in self._pieces:
+                """What was read by hand, once more."""
         return piece
 
     async def piece(self) -> bytes | None:
@@ -150,20 +157,17 @@ class TrioUpstream(Upstream):
         self._pieces: AsyncIterator[bytes] = aiter(self._stream)
         self._straight: Straight | None = None
 
+    def _go_straight(self, chunks: Chunks, first: bytes) -> None:
+        self._straight = Straight(self._network.get_extra_info("socket"), chunks, first, self._silence_s)
+
     async def piece(self) -> bytes | None:
-        if self._straight is not None:
-            piece = await self._straight.piece()
-            if piece is None and self._straight.is_clean:
-                self._network.instead = END
-                async for _ in self._pieces:
-                    """What was read by hand, once more."""
-            return piece
-        piece = await anext(self._pieces, None)
-        if piece is not None:
-            self._count += 1
-            self._size += len(piece)
-            if self._count >= self._look_at and (rest := self._rest()) is not None:
-                self._straight = Straight(self._network.get_extra_info("socket"), *rest, self._silence_s)
+        if self._straight is None:
+            return self._counted(await anext(self._pieces, None))
+        piece = await self._straight.piece()
+        if piece is None and self._straight.is_clean:
+            self._network.instead = END
+            async for _ in self._pieces:
+                """What was read by hand, once more."""
         return piece
 
     async def aclose(self) -> None:
