@@ -42,8 +42,18 @@ class Known(Protocol):
         served there is dead. A stranger who took the port of a dead proxy would be told the request, with its key."""
 
 
+class Flag(Protocol):
+    """An Event, of threading or of trio."""
+
+    def is_set(self) -> bool: ...
+
+
 class Carrier(Protocol):
     """What a request needs of the world. Of threads none of it suspends; of trio all of it can be cancelled."""
+
+    @property
+    def closed(self) -> Flag:
+        """Set once the client is closed: whoever is held gives up then."""
 
     async def send(self, request: httpcore.Request) -> httpcore.Response:
         """The status and headers of an answer. Raises what is in LOST, or httpcore.LocalProtocolError."""
@@ -75,7 +85,6 @@ class Holding:
         self._groups: dict[tuple[bytes, int | None], str] = {}
         self._bases: dict[str, Base] = {}
         self.upstreams = Upstreams()
-        self.closed = False
         for endpoint in endpoints:
             self.learn(endpoint)
 
@@ -110,7 +119,7 @@ class Holding:
             if endpoint is None:
                 endpoint = await self._find(call, None)
             while True:
-                if self.closed:  # a connection that is made now would be closed by nobody
+                if self._carrier.closed.is_set():  # a connection that is made now would be closed by nobody
                     raise QueenrightError("this client was closed while the request was held")
                 if endpoint.url not in self._bases:
                     self.learn(endpoint)

@@ -86,12 +86,11 @@ class HoldingTransport(httpx.BaseTransport):
         try:
             return step(self._holding.answer(self._holding.call(request, request.read())))
         finally:
-            if self._holding.closed:  # meanwhile; a connection that was being made then is in nobody's list to close
+            if self._carrier.closed.is_set():  # meanwhile: what was being connected then is in nobody's list
                 self._carrier.pool.close()
 
     def close(self) -> None:
         """Close all connections; requests that are held end with a 503."""
-        self._holding.closed = True
         self._carrier.closed.set()
         step(self._holding.upstreams.tidy())
         self._carrier.pool.close()
@@ -117,12 +116,11 @@ class AsyncHoldingTransport(httpx.AsyncBaseTransport):
         try:
             return await self._holding.answer(self._holding.call(request, body))
         finally:
-            if self._holding.closed:
+            if self._carrier.closed.is_set():
                 await self._carrier.pool.aclose()  # takes no time, cancelled or not: it only closes sockets
 
     async def aclose(self) -> None:
         """Close all connections; requests that are held end with a 503."""
-        self._holding.closed = True
         self._carrier.closed.set()
         await self._holding.upstreams.tidy()
         await self._carrier.pool.aclose()
