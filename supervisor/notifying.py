@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import trio
 
 from supervisor import budgets
+from supervisor.wording import percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,12 +87,13 @@ def status(state: str, reason: str, groups: Sequence[Mapping[str, Any]], gateway
 
 def _group(group: Mapping[str, Any]) -> str:
     if (fetching := group.get("fetching")) and fetching["of"]:
-        return f"{group['name']} {group['state']} ({100 * fetching['bytes'] // fetching['of']} % of a file)"
+        return f"{group['name']} {group['state']} ({percent(fetching['bytes'], fetching['of'])} of a file)"
     told = [server.get("loading") for server in group.get("servers", [])]
-    parts = [(one["bytes"], one["of"]) for one in told if one and one.get("of")]
-    if group["state"] == "running" or not parts:
+    loads = [one for one in told if one and one.get("of")]
+    if group["state"] == "running" or not loads:
         return f"{group['name']} {group['state']}"
-    return f"{group['name']} {group['state']} ({100 * sum(p[0] for p in parts) // sum(p[1] for p in parts)} % loaded)"
+    loaded = percent(sum(one["bytes"] for one in loads), sum(one["of"] for one in loads))
+    return f"{group['name']} {group['state']} ({loaded} loaded)"
 
 
 class Keeper(Protocol):

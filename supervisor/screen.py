@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.advice import troubles
-from supervisor.wording import ago, amount, printable, progress, why
+from supervisor.wording import ago, amount, percent, printable, progress, why
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -180,7 +180,7 @@ def _facts(snapshot: Mapping[str, Any]) -> dict[str, str]:
     for group in snapshot["groups"]:
         reason = why(group["state"], group["reason"])
         fetching = group.get("fetching") or {}
-        how_far = f" {100 * fetching['bytes'] // fetching['of']} %" if fetching.get("of") else ""
+        how_far = f" {percent(fetching['bytes'], fetching['of'])}" if fetching.get("of") else ""
         found[f"group {group['name']}:"] = f"{group['state']}{how_far}{reason}"
         for server in group["servers"]:
             loading = server.get("loading")

@@ -45,7 +45,12 @@ def amount(number: int | None) -> str:
     return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
 
 
+def percent(part: int, whole: int) -> str:
+    """A part of a whole: `43 %`."""
+    return f"{100 * part // max(1, whole)} %"
+
+
 def progress(read: int, size: int) -> str:
     """Bytes out of bytes: `43 %, 1.2 of 2.8 GiB`."""
     unit, of = ("GiB", 2**30) if size >= 2**30 else ("MiB", 2**20)
-    return f"{100 * read // max(1, size)} %, {read / of:.1f} of {size / of:.1f} {unit}"
+    return f"{percent(read, size)}, {read / of:.1f} of {size / of:.1f} {unit}"
