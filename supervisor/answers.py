@@ -78,6 +78,12 @@ def outcome_of(error: Exception) -> Outcome:
             return Outcome.RESET
 
 
+def broken_off(error: BaseException | None, otherwise: Outcome) -> Outcome:
+    """What an answer amounts to that had begun, and ended with `error`, of streams.LOST: SILENT where its time was over, else
+    what is given."""
+    return Outcome.SILENT if isinstance(error, httpcore.TimeoutException) else otherwise
+
+
 def _causes(error: BaseException) -> list[BaseException]:
     """The error and what led to it. Trio's connect has a group, of one error for each address that was tried."""
     causes = [error]

@@ -13,7 +13,7 @@ import httpcore
 import httpx
 
 from supervisor import budgets
-from supervisor.answers import is_cut, outcome_of, unavailable
+from supervisor.answers import broken_off, is_cut, outcome_of, unavailable
 from supervisor.call import Base, Call, request_for
 from supervisor.contract import Endpoint, State
 from supervisor.errors import FailedForGoodError, QueenrightError, UsageError
@@ -216,7 +216,7 @@ class Holding:
                 delivered = self._passed_on(response, upstream, head, watch, call)
                 return Attempt(Outcome.ANSWER, response.status), delivered
         except LOST as error:
-            outcome = Outcome.SILENT if isinstance(error, httpcore.TimeoutException) else Outcome.STREAM_CUT
+            outcome = broken_off(error, Outcome.STREAM_CUT)
         except BaseException:
             await upstream.aclose()
             raise
@@ -237,7 +237,7 @@ class Holding:
                 if call.left <= 0:
                     return Attempt(Outcome.SILENT), None
         except LOST as error:
-            return Attempt(Outcome.SILENT if isinstance(error, httpcore.TimeoutException) else Outcome.BODY_CUT), None
+            return Attempt(broken_off(error, Outcome.BODY_CUT)), None
         finally:
             await upstream.aclose()
         body, status = b"".join(pieces), response.status

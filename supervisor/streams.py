@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpcore
 import httpx
 
+from supervisor.answers import broken_off
 from supervisor.errors import InterruptedAnswerError
 from supervisor.request_policy import Action, Attempt, Outcome, Route, decide
 from supervisor.straight import END, LONG, BlockingStraight, Straight, rest_of
@@ -212,7 +213,7 @@ class _Passing:
         if cause is None:
             outcome = Outcome.STREAM_ENDED if watch is not None else Outcome.ANSWER
         else:
-            outcome = Outcome.SILENT if isinstance(cause, httpcore.TimeoutException) else Outcome.STREAM_CUT
+            outcome = broken_off(cause, Outcome.STREAM_CUT)
         attempt = Attempt(outcome, first_byte=True) if watch is None else watched(outcome, watch, first_byte=True)
         route = Route.ONCE if watch is None else Route.REPLAYABLE
         decision = decide(route, attempt, counted=1, left_s=0.0)

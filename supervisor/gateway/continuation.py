@@ -6,12 +6,12 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import httpcore
 import httpx
 import trio
 from attrs import frozen
 
 from supervisor import budgets
+from supervisor.answers import broken_off
 from supervisor.gateway.asking import Asked, parsed
 from supervisor.gateway.gathering import Forwarded, GatheringHolding
 from supervisor.gateway.replying import Comments, Reply
@@ -39,8 +39,7 @@ class Continuation:
     async def go_on(self, delivered: Delivered, error: AnswerInterrupted, nursery: trio.Nursery) -> None:
         """Hand on the rest of the answer. Raises AnswerInterrupted where there is none."""
         for resumes_left in range(budgets.RESUMES_MOST, -1, -1):
-            outcome = Outcome.SILENT if isinstance(error.__cause__, httpcore.TimeoutException) else Outcome.STREAM_CUT
-            attempt = Attempt(outcome, 200, first_byte=True)
+            attempt = Attempt(broken_off(error.__cause__, Outcome.STREAM_CUT), 200, first_byte=True)
             left = resumes_left if delivered.may_go_on else 0
             decision = decide(Route.REPLAYABLE, attempt, counted=1, left_s=self.call.left, resumes_left=left)
             if decision.action is not Action.RESUME:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpcore
 import httpx
 from attrs import define
 
+from supervisor.answers import broken_off
 from supervisor.call import Call
 from supervisor.gateway import reassembly
 from supervisor.gateway.tally import Asking
@@ -22,6 +22,8 @@ from supervisor.stream_watch import StreamWatch, wants_terminator
 from supervisor.streams import LOST, watched
 
 if TYPE_CHECKING:
+    import httpcore
+
     from supervisor.contract import Endpoint
     from supervisor.streams import Upstream
 
@@ -82,8 +84,6 @@ async def _all_of(upstream: Upstream, call: Call, watch: StreamWatch, pieces: li
             watch.feed(piece)
             if call.left <= 0:
                 return Outcome.SILENT
-    except httpcore.TimeoutException:
-        return Outcome.SILENT
-    except LOST:
-        return Outcome.STREAM_CUT
+    except LOST as error:
+        return broken_off(error, Outcome.STREAM_CUT)
     return Outcome.STREAM_ENDED
