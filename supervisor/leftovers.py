@@ -30,18 +30,9 @@ def find(slot: Slot) -> list[Identity]:
     ]
 
 
-def held(slot: Slot) -> list[str]:
-    """Generations, as `group.generation`, whose lock is held, or of which that cannot be told."""
-    return [
-        f"{group}.{generation}"
-        for group, generation in slot.generations()
-        if locks.is_held(slot.generation_lock(group, generation)) is not False
-    ]
-
-
 def clear(slot: Slot) -> int:
     """Kill the processes, until two looks in a row find nothing and no lock is held; how many were killed. Bounded by
-    SWEEP_LIMIT: `held` and `find` tell what is left."""
+    SWEEP_LIMIT: `locks.held_generations` and `find` tell what is left."""
     killed: set[Identity] = set()
     deadline, clean = time.monotonic() + budgets.SWEEP_LIMIT, 0
     # A new warden's generations are no leftovers: once there is one, nothing more is touched.
@@ -50,7 +41,7 @@ def clear(slot: Slot) -> int:
         for one in left:
             identity.signal_exact(one, signal.SIGKILL)
         killed.update(left)
-        clean = 0 if left or held(slot) else clean + 1
+        clean = 0 if left or locks.held_generations(slot) else clean + 1
         time.sleep(0 if clean else budgets.READY_POLL)  # noqa: TID251 - another's child has no event for us
     if clean >= 2:
         for group, generation in slot.generations():

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from filelock import BaseFileLock
 
+    from supervisor.slot import Slot
+
 LOCK_MODE = 0o600
 
 
@@ -104,6 +106,16 @@ def is_held(path: Path) -> bool | None:
     finally:
         close_raw(descriptor)
     return False
+
+
+def held_generations(slot: Slot) -> list[str]:
+    """Generations, as `group.generation`, of which something lives: their lock is held, or that cannot be told. Raises
+    SlotError."""
+    return [
+        f"{group}.{generation}"
+        for group, generation in slot.generations()
+        if is_held(slot.generation_lock(group, generation)) is not False
+    ]
 
 
 def acquire(

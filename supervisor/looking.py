@@ -54,11 +54,7 @@ def look(slot: Slot) -> dict[str, Any]:
 
 def nothing(slot: Slot) -> dict[str, Any]:
     """The shape of `status --json` when no engine runs."""
-    left = [
-        f"{group}.{gen}"
-        for group, gen in slot.generations()
-        if locks.is_held(slot.generation_lock(group, gen)) is not False
-    ]
+    left = locks.held_generations(slot)
     held, outside = _hold(slot), slot.left_outside()
     reason = f"no engine runs; processes of an earlier one are still alive: {', '.join(left)}" if left else "no engine"
     if outside and not left:
@@ -183,7 +179,7 @@ def _has_ended(slot: Slot) -> bool:
         except OSError:
             return False
         return False
-    return all(locks.is_held(slot.generation_lock(*generation)) is False for generation in slot.generations())
+    return not locks.held_generations(slot)
 
 
 def _warden(slot: Slot) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class View:
         return LockTimeoutError(f"{decision.reason}, for {waited:g} s{seen}", "`queenright stop` ends it")
 
     def _leftovers(self) -> tuple[str, ...]:
-        left = leftovers.held(self.slot)
+        left = locks.held_generations(self.slot)
         return (*left, *(f"pid {process.pid}" for process in leftovers.find(self.slot)))
 
 

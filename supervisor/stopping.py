@@ -68,7 +68,7 @@ def stop(
             how = _end_warden(slot, warden)
         leftovers.clear(slot)  # one that was killed, by us or by somebody meanwhile, did not sweep
         _, troubles = leftovers.end_outside(slot)
-    left = leftovers.held(slot) if locks.is_held(slot.warden_lock) is False else []
+    left = locks.held_generations(slot) if locks.is_held(slot.warden_lock) is False else []
     if not left and troubles:
         raise UnkillableError(f"no process is left, but {'; '.join(troubles)}", WAY_OUT.format(name="*"))
     if left:
