@@ -34,12 +34,34 @@ class ControlError(QueenrightError):
         super().__init__(what, next_step)
         self.listening = listening
 
+    @classmethod
+    def nobody(cls, slot: Slot) -> ControlError:
+        """Nobody listens."""
+        return cls(f"nothing listens on {slot.control_socket}", "`queenright status` says whether an engine runs there")
+
+    @classmethod
+    def broken(cls, slot: Slot, error: Exception) -> ControlError:
+        """Somebody does, and cannot be spoken to."""
+        return cls(f"{slot.control_socket}: {error}", "`queenright status` says what is known", listening=True)
+
+    @classmethod
+    def late(cls, slot: Slot) -> ControlError:
+        """The keeper is silent."""
+        step = "`queenright status` says what it is doing; `queenright stop` works all the same"
+        return cls(f"the keeper of {slot.path} did not answer in time", step, listening=True)
+
+    @classmethod
+    def hung_up(cls, slot: Slot) -> ControlError:
+        """It went away, as one does that is replaced."""
+        what = f"the keeper of {slot.path} closed the connection without an answer"
+        return cls(what, "it is being replaced, or leaves: try again", listening=True)
+
 
 def ask(slot: Slot, op: str, *, limit: float = budgets.CONTROL_ANSWER, **arguments: Any) -> dict[str, Any]:
     """One question, one answer, within `limit` seconds. Raises ControlError, or the keeper's error as one."""
     for answer in converse(slot, op, limit=limit, **arguments):
         return answer
-    raise ControlError(f"the keeper of {slot.path} closed the connection without an answer", listening=True)
+    raise ControlError.hung_up(slot)
 
 
 def listener(slot: Slot) -> int | None:
@@ -69,9 +91,9 @@ def converse(
                 connection.connect(path)
             connection.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise ControlError(f"nothing listens on {slot.control_socket}") from error
+            raise ControlError.nobody(slot) from error
         except OSError as error:
-            raise ControlError(f"{slot.control_socket}: {error}", listening=True) from error
+            raise ControlError.broken(slot, error) from error
         pending = b""
         while True:
             try:
@@ -81,7 +103,7 @@ def converse(
                 connection.settimeout(None if left == math.inf else left)
                 data = connection.recv(65536)
             except TimeoutError as error:
-                raise ControlError(f"the keeper of {slot.path} did not answer in time", listening=True) from error
+                raise ControlError.late(slot) from error
             except OSError:
                 data = b""
             if not data:
@@ -97,7 +119,8 @@ def checked(slot: Slot, line: bytes) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = {} | json.loads(line)
     except (ValueError, TypeError) as error:
-        raise ControlError(f"what answers on {slot.control_socket} is not a keeper's", listening=True) from error
+        what = f"what answers on {slot.control_socket} is not a keeper's"
+        raise ControlError(what, "`queenright stop` does without it", listening=True) from error
     if "error" in answer:
         refusal = ControlError(answer["error"], answer.get("next_step", ""), listening=True)
         with suppress(ValueError, TypeError):

@@ -28,18 +28,17 @@ async def ask(
                     await connection.connect(path)
                 await trio.SocketStream(connection).send_all(question)
             except (FileNotFoundError, ConnectionRefusedError) as error:
-                raise ControlError(f"nothing listens on {slot.control_socket}") from error
+                raise ControlError.nobody(slot) from error
             except (OSError, trio.BrokenResourceError) as error:
-                raise ControlError(f"{slot.control_socket}: {error}", listening=True) from error
+                raise ControlError.broken(slot, error) from error
             while not line.endswith(b"\n"):
                 try:
                     data = await connection.recv(65536)
                 except OSError:
                     data = b""
                 if not data:
-                    what = f"the keeper of {slot.path} closed the connection without an answer"
-                    raise ControlError(what, listening=True)
+                    raise ControlError.hung_up(slot)
                 line += data
     if scope.cancelled_caught:
-        raise ControlError(f"the keeper of {slot.path} did not answer in time", listening=True)
+        raise ControlError.late(slot)
     return checked(slot, line)

@@ -25,7 +25,8 @@ def seconds_of(question: Mapping[str, Any]) -> float:
     """`drain_s` of a question to the keeper; 0 where there is none. Raises UsageError."""
     asked = question.get("drain_s", 0)
     if isinstance(asked, bool) or not isinstance(asked, int | float) or not 0 <= asked <= budgets.DRAIN_MOST:
-        raise UsageError(f"drain_s: {asked!r} is no number of seconds from 0 to {budgets.DRAIN_MOST:g}")
+        what = f"drain_s: {asked!r} is no number of seconds from 0 to {budgets.DRAIN_MOST:g}"
+        raise UsageError(what, "leave it out to wait for nothing")
     return float(asked)
 
 

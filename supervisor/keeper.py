@@ -233,7 +233,8 @@ class Keeper:
         path = self.slot.contract_record
         spec = await trio.to_thread.run_sync(lambda: records.read(path, EngineSpec, version=records.CONTRACT_VERSION))
         if spec is None:
-            raise RecordError(f"{path} is not there, so nothing says what to run")
+            what = f"{path} is not there, so nothing says what to run"
+            raise RecordError(what, "`queenright stop`, and start the engine again")
         self.procs.note_slot("contract", records.unstructure(spec))
         if spec.keep_warm:
             self.procs.note_slot("warm", [spec.root])

@@ -120,7 +120,7 @@ class Holding:
                 endpoint = await self._find(call, None)
             while True:
                 if self._carrier.closed.is_set():  # a connection that is made now would be closed by nobody
-                    raise QueenrightError("this client was closed while the request was held")
+                    raise _closed()
                 if endpoint.url not in self._bases:
                     self.learn(endpoint)
                 attempt, response = await self._attempt(call, endpoint)
@@ -150,12 +150,13 @@ class Holding:
             await self._pause(call, budgets.HOLD_DELAYS[min(call.holds, len(budgets.HOLD_DELAYS) - 1)])
         call.holds += 1
         if call.left <= 0:
-            raise QueenrightError("the deadline passed while the request was held")
+            what = "the deadline passed while the request was held"
+            raise QueenrightError(what, f"`queenright status` says what group {call.group} is doing")
         return await self._carrier.find(call.group, unlike, call.deadline)
 
     async def _pause(self, call: Call, seconds: float) -> None:
         if await self._carrier.pause(max(0.0, min(seconds, call.left))):
-            raise QueenrightError("this client was closed while the request was held")
+            raise _closed()
 
     def _unavailable(
         self, call: Call, reason: str, next_step: str = "", *, state: State | None = None, told_s: float = 0.0
@@ -269,3 +270,7 @@ class Holding:
             stream=self._carrier.passed_on(upstream, head, watch, call.about),
             extensions=response.extensions,
         )
+
+
+def _closed() -> QueenrightError:
+    return QueenrightError("this client was closed while the request was held", "ask again with one that is open")
