@@ -58,14 +58,10 @@ def _held(spec: GroupSpec, life: Life) -> Mapping[str, Held]:
 
     family, found = life.family(), {}
     for launch in spec.launches:
-        owner = ports.owned_by(life.birth.ports[launch.role], family) if launch.role in life.birth.ports else None
-        if (
-            owner
-            and owner.owner is ports.Owner.OURS
-            and owner.pid
-            and life.servers.get(launch.role) is ServerState.READY
-        ):
-            found[launch.role] = owner.pid
+        port = life.birth.ports.get(launch.role)
+        pid = ports.owned_by(port, family).pid if port else None
+        if pid is not None and life.servers.get(launch.role) is ServerState.READY:
+            found[launch.role] = pid
     seen = survey() if found else None
     lines = {one.pid: one for one in held(found.values(), seen)}
     return {role: lines[pid] for role, pid in found.items()}

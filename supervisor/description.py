@@ -90,8 +90,7 @@ def _servers(spec: GroupSpec, nurse: Nurse | None, prober: Prober | None, ledger
     servers = []
     for launch in spec.launches:
         port = life.birth.ports.get(launch.role) if life else None
-        owner = ports.owned_by(port, family) if port else None
-        pid = owner.pid if owner and owner.owner is ports.Owner.OURS else None
+        pid = ports.owned_by(port, family).pid if port else None
         if spec.is_outside:
             pid = prober.subjects[launch.role].pid if prober else None
         state = life.servers.get(launch.role) if life else None

@@ -70,8 +70,8 @@ class LoadWatch:
             return False
         port = self._life.birth.ports.get(role)
         sizes = parts(path)
-        owner = ports.owned_by(port, self._life.family()) if port and sizes else None
-        if owner is None or owner.owner is not ports.Owner.OURS or (pid := owner.pid) is None:
+        pid = ports.owned_by(port, self._life.family()).pid if port and sizes else None
+        if pid is None:
             return False
         # One that hangs in the kernel hangs whoever reads its memory's map: that thread is left behind, one a load.
         read = await trio.to_thread.run_sync(bytes_in, pid, sizes.keys(), abandon_on_cancel=True)

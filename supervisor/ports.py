@@ -40,7 +40,7 @@ class Owner(StrEnum):
 
 
 class Ownership(NamedTuple):
-    """The verdict of `owned_by`; `pid` is the listening process if it is one of ours."""
+    """The verdict of `owned_by`; `pid` is the listening process, only where the port is OURS."""
 
     owner: Owner
     pid: int | None = None

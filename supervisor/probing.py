@@ -256,5 +256,4 @@ class Prober:
                     return None
             return None
         port = self.life.birth.ports.get(role)
-        owner = ports.owned_by(port, self.life.family()) if port else None
-        return owner.pid if owner and owner.owner is ports.Owner.OURS else None
+        return ports.owned_by(port, self.life.family()).pid if port else None
