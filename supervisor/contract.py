@@ -16,12 +16,6 @@ from supervisor import budgets
 GENERATION_VARIABLE = "QUEENRIGHT_GENERATION"
 """Environment marker carried by every process of a generation (the warden sets it, nobody else)."""
 
-GENERATION_FD_VARIABLE = "QUEENRIGHT_GENERATION_FD"
-"""Number of the inherited descriptor whose lock says that the generation lives."""
-
-GENERATION_FD = 3
-"""Where the warden puts that descriptor in a group's leader."""
-
 QUEUE_LIMIT = 128
 """Default of a group's `queue_limit`. Four programs that each send 32 requests at once (as lilbee's indexing does at most)
 all wait without one being refused; and so many bodies of some megabytes are what a keeper may hold in memory."""

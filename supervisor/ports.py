@@ -220,20 +220,6 @@ def owned_by(port: int, pids: Iterable[int]) -> Ownership:
     return Ownership(Owner.UNKNOWN if unreadable else Owner.FOREIGN)
 
 
-def listener_pids(port: int) -> set[int] | None:
-    """Pids that hold a socket taking connections to 127.0.0.1:port; for messages, it reads all of /proc.
-
-    Empty when nobody listens, or only processes whose descriptors we may not read. None: the tables are unreadable.
-    """
-    inodes = listening_inodes(port)
-    if inodes is None:
-        return None
-    if not inodes:
-        return set()
-    pids = (int(name) for name in os.listdir(identity.PROC) if name.isdigit())
-    return {pid for pid in pids if (_sockets(pid) or set()) & inodes}
-
-
 def _sockets(pid: int) -> set[int] | None:
     """Inodes of the sockets a process has open; empty when it is gone, None when it may not be read."""
     found: set[int] = set()

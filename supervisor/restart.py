@@ -74,12 +74,10 @@ class History:
         """The group answers."""
         return evolve(self, doomed=0, port_conflicts=0, ever_ready=True, ready_at=now)
 
-    def died(
-        self, now: float, chance: float = 0.0, *, port_conflict: bool = False, policy: RestartPolicy = POLICY
-    ) -> History:
+    def died(self, now: float, chance: float = 0.0, *, port_conflict: bool = False) -> History:
         """A generation of the group ended without being asked to. `chance` is a new random number from 0 to 1."""
         healthy_for = now - self.ready_at if self.ready_at is not None else 0.0
-        begins = self.failures == 0 or healthy_for >= policy.reset
+        begins = self.failures == 0 or healthy_for >= POLICY.reset
         return evolve(
             self,
             failures=1 if begins else self.failures + 1,
@@ -89,38 +87,37 @@ class History:
             chance=chance if begins else self.chance,
         )
 
-    def started_again(self, now: float, *, policy: RestartPolicy = POLICY) -> History:
+    def started_again(self, now: float) -> History:
         """A restart was carried out."""
-        starts = (*self.recent(now, policy), now)
-        return evolve(self, restarts=self.restarts + 1, starts=starts)
+        return evolve(self, restarts=self.restarts + 1, starts=(*self.recent(now), now))
 
     def forgiven(self) -> History:
         """Somebody wants it up again: everything is forgotten but how often it was started."""
         return History(restarts=self.restarts)
 
-    def recent(self, at: float, policy: RestartPolicy = POLICY) -> tuple[float, ...]:
+    def recent(self, at: float) -> tuple[float, ...]:
         """The restarts of the window that ends with `at`."""
-        return tuple(start for start in self.starts if start > at - policy.period)
+        return tuple(start for start in self.starts if start > at - POLICY.period)
 
 
-def decide(history: History, *, ended: Exit, why: str, now: float, policy: RestartPolicy = POLICY) -> Verdict:
+def decide(history: History, *, ended: Exit, why: str, now: float) -> Verdict:
     """The verdict on a death that `history.died` has already counted. `why` is the death in plain words."""
-    if history.doomed >= policy.doomed_tries:
+    if history.doomed >= POLICY.doomed_tries:
         return _no(f"given up after {history.doomed} starts that never became ready; the last: {why}")
-    if history.port_conflicts >= policy.port_tries and not history.ever_ready:
+    if history.port_conflicts >= POLICY.port_tries and not history.ever_ready:
         return _no(f"given up after {history.port_conflicts} starts whose ports other programs took; the last: {why}")
-    delay = pause(history.failures, history.chance, policy)
+    delay = pause(history.failures, history.chance)
     if (ended.code, ended.status) in TERMINATED:
-        delay = max(delay, policy.term_pause)
-    if len(history.recent(now + delay, policy)) >= policy.intensity:
-        restarts = f"{policy.intensity} restarts within {policy.period / 60:g} minutes"
+        delay = max(delay, POLICY.term_pause)
+    if len(history.recent(now + delay)) >= POLICY.intensity:
+        restarts = f"{POLICY.intensity} restarts within {POLICY.period / 60:g} minutes"
         return _no(f"given up after {restarts}; the last end: {why}")
     return Verdict(True, delay, f"{why}; restart {history.failures} in a row {when(delay)}")
 
 
-def pause(failures: int, chance: float, policy: RestartPolicy = POLICY) -> float:
+def pause(failures: int, chance: float) -> float:
     """Seconds before the next try after so many `failures` in a row, 1 or more."""
-    return policy.delays[min(failures, len(policy.delays)) - 1] * (1 + policy.jitter * chance)
+    return POLICY.delays[min(failures, len(POLICY.delays)) - 1] * (1 + POLICY.jitter * chance)
 
 
 def when(delay: float) -> str:

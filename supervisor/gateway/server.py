@@ -121,10 +121,10 @@ class _Paced:
         return data
 
 
-async def turn_away(listener: socket.socket, status: str, body: bytes, retry_after_s: int = 0) -> None:
+async def turn_away(listener: socket.socket, status: str, body: bytes) -> None:
     """Answer everybody who connects, until cancelled: the socket is another's to close, and who connects to it must not
     wait for nobody. `status` is of a status line."""
-    text = _whole(status, body, retry_after_s)
+    text = _whole(status, body)
     found = trio.SocketListener(trio.socket.from_stdlib_socket(listener.dup()))
 
     async def handle(stream: trio.SocketStream) -> None:
@@ -142,7 +142,7 @@ async def _turn_away(stream: trio.SocketStream, text: bytes) -> None:
                 await read_away(stream, budgets.TURN_AWAY)
 
 
-def _whole(status: str, body: bytes, retry_after_s: int) -> bytes:
+def _whole(status: str, body: bytes, retry_after_s: int = 0) -> bytes:
     head = (
         f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n"
     )

@@ -31,7 +31,6 @@ def test_an_impostor_on_our_port_is_foreign__vllm_51275() -> None:
         assert ports.choose(port) != port
         assert ports.owned_by(port, [os.getpid()]) == Ownership(Owner.FOREIGN)
         assert ports.owned_by(port, [impostor.pid]) == Ownership(Owner.OURS, impostor.pid)
-        assert ports.listener_pids(port) == {impostor.pid}
 
 
 def test_a_port_that_is_shared_with_a_stranger_is_not_ours__lemonade_2255() -> None:

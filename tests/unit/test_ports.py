@@ -148,7 +148,6 @@ def test_a_refusing_kernel_is_an_error_not_an_empty_answer() -> None:
 
 def test_our_listener_is_ours(listener: int) -> None:
     assert ports.owned_by(listener, [1, os.getpid()]) == Ownership(Owner.OURS, os.getpid())
-    assert ports.listener_pids(listener) == {os.getpid()}
 
 
 def test_a_listener_is_foreign_to_others(listener: int) -> None:
@@ -159,7 +158,6 @@ def test_a_listener_is_foreign_to_others(listener: int) -> None:
 
 def test_nobody_listens_on_a_free_port(port: int) -> None:
     assert ports.owned_by(port, [os.getpid()]) == Ownership(Owner.NOBODY)
-    assert ports.listener_pids(port) == set()
 
 
 def test_a_connection_is_no_listener(port: int) -> None:
@@ -191,4 +189,3 @@ def test_what_cannot_be_read_is_unknown(listener: int, tmp_path: Path, monkeypat
     monkeypatch.setattr(ports, "_ask_kernel", refuse)
     monkeypatch.setattr(identity, "PROC", str(tmp_path))
     assert ports.owned_by(listener, [os.getpid()]) == Ownership(Owner.UNKNOWN)
-    assert ports.listener_pids(listener) is None

@@ -113,15 +113,6 @@ def state_bytes(model: Model, sequences: int) -> int:
     return sequences * sum(layer.state_bytes for layer in model.layers)
 
 
-def position_bytes(model: Model, shape: Shape) -> int:
-    """Bytes that one more token of context costs: of the layers that hold all of it."""
-    return sum(
-        row_bytes(layer.k_width, shape.type_k) + row_bytes(layer.v_width, shape.type_v)
-        for layer in model.layers
-        if shape.swa_full or not layer.window
-    )
-
-
 def checkpoint_bytes(model: Model, shape: Shape) -> int:
     """Bytes of one context checkpoint, in system memory: what cannot be rolled back, the sliding layers' last window and
     the recurrent state of one sequence. 0 for a model with neither."""
