@@ -81,13 +81,18 @@ def of(pid: int) -> Identity | None:
 
 def stat_of(pid: int) -> Stat:
     """/proc/<pid>/stat. Raises OSError, or ValueError when it is not what proc_pid_stat(5) says."""
-    data = _read(f"{PROC}/{pid}/stat")
     try:
-        # The name stands in brackets and may hold spaces and brackets itself: the last bracket ends it.
-        fields = data[data.rindex(b")") + 2 :].split()
+        fields = _stat_fields(f"{PROC}/{pid}/stat")
         return Stat(fields[0].decode("ascii"), int(fields[1]), int(fields[3]), int(fields[17]), int(fields[19]))
     except (IndexError, ValueError) as error:
         raise ValueError(f"/proc/{pid}/stat is not as expected") from error
+
+
+def _stat_fields(path: str) -> list[bytes]:
+    """What stands in a /proc/<pid>/stat behind the name, field 3 of proc_pid_stat(5) first. The name stands in brackets and
+    may hold spaces and brackets itself: the last bracket ends it. Raises OSError or ValueError."""
+    data = _read(path)
+    return data[data.rindex(b")") + 2 :].split()
 
 
 def start_ticks(pid: int) -> int | None:
@@ -110,8 +115,7 @@ def terminal_of(pid: int) -> str | None:
     """The controlling terminal of the process, as ps(1) names it (`pts/3`, `tty1`); "" where it has none, and None when
     the process is not there or not readable. proc_pid_stat(5), field 7; the numbers are those of Linux's devices.txt."""
     try:
-        data = _read(f"{PROC}/{pid}/stat")
-        number = int(data[data.rindex(b")") + 2 :].split()[4])
+        number = int(_stat_fields(f"{PROC}/{pid}/stat")[4])
     except (OSError, ValueError, IndexError):
         return None
     if number <= 0:
@@ -140,8 +144,7 @@ class Usage(NamedTuple):
 def usage_of(pid: int) -> Usage | None:
     """The process with this pid now; None when it is not there or not readable."""
     try:
-        data = _read(f"{PROC}/{pid}/stat")
-        fields = data[data.rindex(b")") + 2 :].split()
+        fields = _stat_fields(f"{PROC}/{pid}/stat")
         return Usage(fields[0].decode("ascii"), int(fields[11]) + int(fields[12]))
     except (OSError, ValueError, IndexError):
         return None
@@ -157,9 +160,9 @@ def waits_for_a_turn(pid: int) -> bool | None:
         return None
     for thread in threads:
         try:
-            data = _read(f"{PROC}/{pid}/task/{thread}/stat")
-            found = bool(found) or data[data.rindex(b")") + 2 :].startswith((b"R", b"D"))
-        except (OSError, ValueError):
+            state = _stat_fields(f"{PROC}/{pid}/task/{thread}/stat")[0]
+            found = bool(found) or state in (b"R", b"D")
+        except (OSError, ValueError, IndexError):
             continue
     return found
 
