@@ -150,10 +150,7 @@ class Directory:
             self._states[group] = State(facts["state"])
             why = f": it is {facts['state']}" + (f", {facts['reason']}" if facts["reason"] else "")
             if facts["state"] == State.FAILED:
-                raise FailedForGoodError(
-                    f"group {group} failed: {facts['reason']}",
-                    f"`queenright logs {group}` has more; once it is mended, `queenright retry {group}` starts it again",
-                )
+                raise FailedForGoodError.of_group(group, facts["reason"])
             if facts["state"] in (State.RUNNING, State.DEGRADED) and facts["generation"] != unlike:
                 self._known[group], self._seen[group] = self._endpoint(facts), stamp
                 # The warden's start shows whether the keeper's pids mean the same here: elsewhere (another pid namespace)

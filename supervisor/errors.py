@@ -6,6 +6,7 @@ says the next step. `queenright` prints `str(error)` and exits with `error.exit_
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 from typing import Any
 
@@ -20,6 +21,11 @@ class ExitCode(IntEnum):
     NO_ENGINE = 4
     FAILED_FOR_GOOD = 5
     DOES_NOT_FIT = 6
+
+
+def system_words(error: OSError) -> str:
+    """What the operating system said: `No space left on device (ENOSPC)`."""
+    return f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
 
 
 class QueenrightError(Exception):
@@ -153,6 +159,12 @@ class FailedForGoodError(QueenrightError):
     """A group was given up on: it never became healthy, or its breaker is open."""
 
     exit_code = ExitCode.FAILED_FOR_GOOD
+
+    @classmethod
+    def of_group(cls, name: str, reason: str) -> FailedForGoodError:
+        """For who waited for that group."""
+        step = f"`queenright logs {name}` has more; once it is mended, `queenright retry {name}` starts it again"
+        return cls(f"group {name} failed: {reason}", step)
 
 
 class GatewayError(QueenrightError):

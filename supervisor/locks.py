@@ -13,7 +13,6 @@ by a library's own code that never execs. The copy ends with that child, or at o
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import math
 import os
@@ -23,7 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from supervisor import budgets, identity
-from supervisor.errors import LockTimeoutError, SlotError
+from supervisor.errors import LockTimeoutError, SlotError, system_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -368,9 +367,8 @@ def _homeless(path: Path) -> SlotError:
 
 
 def _cannot(path: Path, error: OSError) -> SlotError:
-    name = errno.errorcode.get(error.errno or 0, "?")
     return SlotError(
-        f"{path} cannot be locked: {error.strerror or error} ({name})",
+        f"{path} cannot be locked: {system_words(error)}",
         "nothing was done without the lock; put the slot on a local, writable disk (QUEENRIGHT_SLOT)",
     )
 

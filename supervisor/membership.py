@@ -12,7 +12,6 @@ Over 300 lines: joining and probing are one protocol, and each is only right bes
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
 from supervisor import budgets, identity, locks
-from supervisor.errors import SlotError
+from supervisor.errors import SlotError, system_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,7 +208,7 @@ def _enter(slot: Slot, program: str) -> _Hold:
             with suppress(OSError):
                 os.unlink(hidden)
             os.close(descriptor)
-        reason = _reason(error) if isinstance(error, OSError) else str(error)
+        reason = system_words(error) if isinstance(error, OSError) else str(error)
         raise SlotError(
             f"cannot become a member of {slot.path}: {reason}",
             "the slot must be a writable directory on a local disk with space left",
@@ -345,13 +344,9 @@ def _names(slot: Slot) -> list[str]:
         return []
     except OSError as error:
         raise SlotError(
-            f"{slot.members} cannot be read: {_reason(error)}",
+            f"{slot.members} cannot be read: {system_words(error)}",
             "make it readable; until then nobody can say whether the engine is in use",
         ) from error
-
-
-def _reason(error: OSError) -> str:
-    return f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
 
 
 def _probe(folder: str, name: str) -> int | None:

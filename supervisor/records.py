@@ -13,7 +13,6 @@ All of it blocks (fsync): off the trio thread. Over 300 lines, of which a third 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import zlib
@@ -22,7 +21,7 @@ from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervisor.errors import RecordError
+from supervisor.errors import RecordError, system_words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,7 +92,7 @@ def read_fields(path: Path, *, version: int, set_aside: bool = False) -> dict[st
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RecordError(f"{path} cannot be read: {_reason(error)}", "make it readable, or move it away") from error
+        raise RecordError(f"{path} cannot be read: {system_words(error)}", "make it readable, or move it away") from error
     if len(raw) > RECORD_LIMIT:
         raise _damaged(path, f"it is larger than {RECORD_LIMIT} bytes", set_aside=set_aside)
     try:
@@ -169,7 +168,7 @@ def clear_temporaries(directory: Path) -> int:
     except FileNotFoundError:
         return count
     except OSError as error:
-        raise RecordError(f"{directory} cannot be cleared: {_reason(error)}") from error
+        raise RecordError(f"{directory} cannot be cleared: {system_words(error)}") from error
     return count
 
 
@@ -229,7 +228,7 @@ def _replace(path: Path, data: bytes, *, durable: bool) -> None:
             os.close(folder)
     except OSError as error:
         raise RecordError(
-            f"{path} cannot be written: {_reason(error)}",
+            f"{path} cannot be written: {system_words(error)}",
             "what stood there before is unchanged; free space or make the directory writable",
         ) from error
 
@@ -244,12 +243,8 @@ def _damaged(path: Path, why: str, *, set_aside: bool) -> RecordError:
             os.rename(path, aside)
             next_step = f"it was set aside as {aside.name} and counts as absent"
         except OSError as error:
-            next_step = f"it could not be set aside ({_reason(error)}): move it away by hand"
+            next_step = f"it could not be set aside ({system_words(error)}): move it away by hand"
     return RecordError(f"{path} is damaged: {why}", next_step)
-
-
-def _reason(error: OSError) -> str:
-    return f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
 
 
 def _plain_reason(error: BaseException, kind: type | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import re
@@ -11,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor import identity
-from supervisor.errors import SlotError
+from supervisor.errors import SlotError, system_words
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -347,9 +346,8 @@ def filesystem_of(descriptor: int) -> str | None:
 
 
 def _failed(what: str, path: Path, error: OSError, next_step: str = "") -> SlotError:
-    name = errno.errorcode.get(error.errno or 0, "?")
     return SlotError(
-        f"{path} {what}: {error.strerror or error} ({name})",
+        f"{path} {what}: {system_words(error)}",
         next_step or "choose another directory with QUEENRIGHT_SLOT, or repair this one",
     )
 

@@ -91,10 +91,7 @@ class Whereabouts:
                 f"the engine has no group {group} any more", "`queenright status` shows those it has"
             )
         if found.state is State.FAILED:
-            raise FailedForGoodError(
-                f"group {group} failed: {found.reason}",
-                f"`queenright logs {group}` has more; once it is mended, `queenright retry {group}` starts it again",
-            )
+            raise FailedForGoodError.of_group(group, found.reason)
 
     def _late(self, group: str) -> str:
         if self._keeper.held:
