@@ -218,9 +218,7 @@ def _occupied(slot: Slot, decision: Decision) -> OwnedElsewhereError:
 
 
 def _note(slot: Slot, decision: Decision, program: str) -> None:
-    journal.note(
-        slot, "ladder", rung=decision.rung.value, reason=decision.reason, program=program, pid=os.getpid()
-    )  # fmt: skip
+    journal.note_rung(slot, decision.rung.value, decision.reason, program)
 
 
 def _bind(view: View, program: str) -> Membership:

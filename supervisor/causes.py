@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from attrs import frozen
 
+from supervisor.contract import signal_name
+
 if TYPE_CHECKING:
     from supervisor.contract import Exit
 
@@ -263,12 +265,8 @@ def _oom(evidence: Evidence) -> Cause:
 def _signal(number: int) -> Cause:
     if number == signal.SIGILL:
         return Cause(Word.ILLEGAL_INSTRUCTION, CPU_STEP)
-    try:
-        called = signal.Signals(number).name
-    except ValueError:
-        called = f"signal {number}"
     by_whom = ", sent by whom is unknown" if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT) else ""
-    return Cause(Word.SIGNAL, called + by_whom)
+    return Cause(Word.SIGNAL, signal_name(number) + by_whom)
 
 
 def _status(status: int) -> Cause:

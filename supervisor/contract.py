@@ -179,15 +179,19 @@ class Exit:
 
     def describe(self) -> str:
         """The exit in plain words: `exit status 3`, `killed by SIGKILL`."""
-        import signal
-
         if self.code == 1:  # CLD_EXITED
             return f"exit status {self.status}"
-        try:
-            name = signal.Signals(self.status).name
-        except ValueError:
-            name = f"signal {self.status}"
-        return f"killed by {name}" + (" (core dumped)" if self.code == 3 else "")
+        return f"killed by {signal_name(self.status)}" + (" (core dumped)" if self.code == 3 else "")
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`; `signal 99` for one that has no name."""
+    import signal  # its enums take 3 ms, which those who only look should not pay
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 @frozen

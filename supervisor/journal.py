@@ -25,6 +25,11 @@ def note(slot: Slot, what: str, *, at: float | None = None, **facts: Any) -> Non
         pass
 
 
+def note_rung(slot: Slot, rung: str, reason: str, program: str) -> None:
+    """A decision of the ladder, by this process."""
+    note(slot, "ladder", rung=rung, reason=reason, program=program, pid=os.getpid())
+
+
 def last_rung(slot: Slot, *rungs: str) -> dict[str, Any] | None:
     """The last decision of the ladder for one of these rungs that is still in the file, as it was noted: `at rung reason
     program pid`. None where there is none, or where it does not parse."""

@@ -37,7 +37,7 @@ from supervisor import (
 )
 from supervisor._version import __version__
 from supervisor.console import Console
-from supervisor.contract import EngineSpec, GatewaySpec, GroupSpec, LaunchSpec, Lifetime, State
+from supervisor.contract import EngineSpec, GatewaySpec, GroupSpec, LaunchSpec, Lifetime, State, signal_name
 from supervisor.control_server import serve
 from supervisor.errors import LinkError, QueenrightError, RecordError
 from supervisor.gateway import listening
@@ -258,7 +258,7 @@ class Keeper:
 
     async def _obey_signals(self) -> None:
         async for number in self.procs.signals:
-            self.begin_stop(signal.Signals(number).name, now=self._warden_signalled)
+            self.begin_stop(signal_name(number), now=self._warden_signalled)
             self._warden_signalled = True
 
     async def _obey_own_signals(self) -> None:
@@ -266,7 +266,7 @@ class Keeper:
         again = False
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as numbers:
             async for number in numbers:
-                self.begin_stop(f"{signal.Signals(number).name} to the keeper", now=again)
+                self.begin_stop(f"{signal_name(number)} to the keeper", now=again)
                 again = True
 
     def _say_left_warm(self) -> None:

@@ -83,7 +83,7 @@ def _bind(slot: Slot, ticket: dict[str, Any], role: str, program: str) -> Seat |
         os.close(warden)
         raise
     reason = "an engine that serves all that is wanted is there, as a ticket says"
-    journal.note(slot, "ladder", rung="bind", reason=reason, program=program, pid=os.getpid())
+    journal.note_rung(slot, "bind", reason, program)
     return Seat(member, serving["url"], key, model, warden, seen)
 
 
