@@ -28,7 +28,6 @@ class Keeper(Protocol):
     tree: Tree | None
     spec: EngineSpec | None
     stopping: str
-    held: str
     warm: set[str]
 
     def leave(self) -> None: ...
@@ -90,7 +89,6 @@ def hold(keeper: Keeper, question: dict[str, Any]) -> None:
     if names:
         tree.hold_groups(dict.fromkeys(names, why))
     else:
-        keeper.held = why
         tree.hold(why)
     journal.note(keeper.slot, "held", why=why, groups=names)
 
@@ -102,7 +100,6 @@ def release(keeper: Keeper, question: dict[str, Any]) -> None:
     if names:
         tree.release_groups(names)
     else:
-        keeper.held = ""
         tree.release()
     journal.note(keeper.slot, "released", who=_who(question), groups=names)
 

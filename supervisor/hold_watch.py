@@ -20,7 +20,6 @@ class Keeper(Protocol):
 
     slot: Slot
     tree: Tree | None
-    held: str
 
     async def changed(self) -> None: ...
 
@@ -30,10 +29,11 @@ class Keeper(Protocol):
 async def run(keeper: Keeper) -> None:
     """Look while anything is held, until cancelled."""
     while True:
-        if not keeper.held and not (keeper.tree and keeper.tree.held_groups):
+        tree = keeper.tree
+        if tree is None or not (tree.held or tree.held_groups):
             await keeper.changed()
             continue
-        held = {*(keeper.tree.held_groups if keeper.tree else ()), *([""] if keeper.held else ())}
+        held = {*tree.held_groups, *([""] if tree.held else ())}
         for group in held.intersection(_ended(keeper.slot)):  # a file that cannot be taken away is told once
             with suppress(QueenrightError):  # it is being stopped
                 await keeper.act("release", {"who": "its time, which is over", "groups": [group] if group else []})

@@ -75,7 +75,6 @@ class Keeper:
         self.stopping = ""
         self.draining = ""
         """Who waits for a quiet moment to stop the engine."""
-        self.held = ""
         self.warm: set[str] = set()
         """Configurations that want the engine to outlive its members."""
         self._warden_signalled = False
@@ -198,7 +197,7 @@ class Keeper:
             birth.clear_unborn(self.slot, self.procs.rows)
             self.spec = await self._contract()
             self.warm = set(self.procs.notes.get("warm") or [])
-            self.held = hold.describe() if (hold := holding.find(self.slot)) else ""
+            held = hold.describe() if (hold := holding.find(self.slot)) else ""
             self.tree = Tree(
                 self.spec, self.slot, kinds.find, self.procs,
                 tell=self.tell, tell_end=self._note_end, changed=self.changed,
@@ -206,7 +205,7 @@ class Keeper:
             if self.procs.notes.get("intent"):
                 self.begin_stop(self.procs.notes["intent"]["stop"])
             held_groups = {name: hold.describe() for name, hold in holding.on_groups(self.slot).items()}
-            nursery.start_soon(self.tree.run, self.stopping, self.held, held_groups)
+            nursery.start_soon(self.tree.run, self.stopping, held, held_groups)
             nursery.start_soon(hold_watch.run, self)
             if self.spec.lifetime is Lifetime.MEMBERS:
                 leave = partial(self.begin_stop, "the last member left")

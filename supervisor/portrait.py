@@ -38,7 +38,6 @@ class View(Protocol):
     tree: Tree | None
     stopping: str
     draining: str
-    held: str
     warm: set[str]
 
     @property
@@ -56,7 +55,7 @@ def snapshot(keeper: View) -> dict[str, Any]:
         "state": of_engine["state"],
         "reason": of_engine["reason"],
         "lifetime": keeper.spec.lifetime.value if keeper.spec else None,
-        "held": keeper.held or None,
+        "held": (keeper.tree.held or None) if keeper.tree else None,
         "held_groups": dict(keeper.tree.held_groups) if keeper.tree else {},
         "draining": keeper.draining or None,
         "warm": sorted(keeper.warm),

@@ -39,7 +39,8 @@ class Tree:
         self.slot, self.procs = slot, procs
         self._find_kind, self._tell, self._tell_end, self._changed = find_kind, tell, tell_end, changed
         self._nursery: trio.Nursery | None = None
-        self._held = ""
+        self.held = ""
+        """Why all of them are held, "" where nobody holds them."""
         self.held_groups: dict[str, str] = {}
         """Those that are held by themselves, and why; they need not be in the contract."""
         self._nobodys: set[str] = set()
@@ -131,7 +132,7 @@ class Tree:
             else:
                 new = self.groups[group.name] = self._make(group)
                 new.outside = [path for name, path in undoing.left(self.slot) if name == group.name]
-                why_held = self._held or self.held_groups.get(group.name, "")
+                why_held = self.held or self.held_groups.get(group.name, "")
                 self._nursery.start_soon(self._live, new, None, not why_held)
                 if why_held:
                     new.hold(why_held)
@@ -141,7 +142,7 @@ class Tree:
 
     def hold(self, why: str) -> None:
         """Stop every group, and keep it down until `release`."""
-        self._held = why
+        self.held = why
         for group in self.groups.values():
             group.hold(why)
 
@@ -154,7 +155,7 @@ class Tree:
 
     def release(self) -> None:
         """Start every group that is held, but for those that are held by themselves."""
-        self._held = ""
+        self.held = ""
         for name, group in self.groups.items():
             if name not in self.held_groups:
                 group.release()
@@ -163,7 +164,7 @@ class Tree:
         """Start these, unless the whole slot is held."""
         for name in names:
             self.held_groups.pop(name, None)
-            if name in self.groups and not self._held:
+            if name in self.groups and not self.held:
                 self.groups[name].release()
 
     def retry(self, names: Iterable[str]) -> list[str]:

@@ -48,7 +48,6 @@ class Keeper(Protocol):
     spec: EngineSpec | None
     tree: Tree | None
     stopping: str
-    held: str
     recoveries: Recoveries
     gateway: Gateway
 

@@ -14,6 +14,7 @@ from supervisor.lifecycle import UP
 
 if TYPE_CHECKING:
     from supervisor.gateway.upkeep import Keeper
+    from supervisor.group import Group
 
 
 class Whereabouts:
@@ -26,7 +27,7 @@ class Whereabouts:
 
     def current(self, group: str) -> Endpoint | None:
         """See request_loop.Known."""
-        found = self._keeper.tree.groups.get(group) if self._keeper.tree else None
+        found = self._group(group)
         if found is None or found.state not in UP or found.life is None:
             return None
         birth, launch = found.life.birth, found.spec.launches[0]
@@ -45,17 +46,17 @@ class Whereabouts:
 
     def state(self, group: str) -> State | None:
         """See request_loop.Known."""
-        found = self._keeper.tree.groups.get(group) if self._keeper.tree else None
+        found = self._group(group)
         return found.state if found else None
 
     def reason(self, group: str) -> str:
         """Why it is in that state, and how far what is fetched for it is."""
-        found = self._keeper.tree.groups.get(group) if self._keeper.tree else None
+        found = self._group(group)
         return ": ".join(filter(None, (found.reason, found.fetch.how_far))) if found else ""
 
     def has_proxy(self, group: str) -> bool:
         """Whether its clients talk to a proxy that knows `/upstream/<role>/`, and not to the one server itself."""
-        found = self._keeper.tree.groups.get(group) if self._keeper.tree else None
+        found = self._group(group)
         return found is not None and found.kind.port_names(found.spec)[0] == kinds.PROXY
 
     def give_up(self, why: str) -> None:
@@ -77,6 +78,9 @@ class Whereabouts:
                 await self._changed()
         raise EngineStartError(self._late(group), "`queenright status` says what it is doing")
 
+    def _group(self, name: str) -> Group | None:
+        return self._keeper.tree.groups.get(name) if self._keeper.tree else None
+
     def _refuse(self, group: str) -> None:
         """Raises what will not change by being waited for."""
         if self._given_up:
@@ -85,7 +89,7 @@ class Whereabouts:
             raise EngineStartError(f"the engine is stopping: {self._keeper.stopping}", "start it, and ask again")
         if self._keeper.tree is None:
             return
-        found = self._keeper.tree.groups.get(group)
+        found = self._group(group)
         if found is None:
             raise EngineStartError(
                 f"the engine has no group {group} any more", "`queenright status` shows those it has"
@@ -94,8 +98,8 @@ class Whereabouts:
             raise FailedForGoodError.of_group(group, found.reason)
 
     def _late(self, group: str) -> str:
-        if self._keeper.held:
-            return f"the engine is held: {self._keeper.held}"
+        if self._keeper.tree and self._keeper.tree.held:
+            return f"the engine is held: {self._keeper.tree.held}"
         reason = self.reason(group)
         return f"group {group} did not come up in time" + (f": {reason}" if reason else "")
 
