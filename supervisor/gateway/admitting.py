@@ -102,7 +102,7 @@ class Admission:
         if (limit := reservation.limit) is not None:
             admitted.headers.append((clamping.LIMIT_HEADER.encode(), b"%d" % limit))
             admitted.body = await self._aside.do(
-                len(wish.body), lambda: _encoded(clamping.limited(json.loads(wish.body), wish.path, limit))
+                len(wish.body), lambda: saying.encoded(clamping.limited(json.loads(wish.body), wish.path, limit))
             )
         ticket = self._ask(wish, server, reservation)
         try:
@@ -157,7 +157,7 @@ class Admission:
             return found
         rest = clamping.least_of(said)
         least = None if rest is None else await self._counter.count(wish, rest)
-        raise NotAdmittedError(400, _encoded(clamping.too_long(found, least)))
+        raise NotAdmittedError(400, saying.encoded(clamping.too_long(found, least)))
 
     def _ask(self, wish: Wish, server: _Server, reservation: clamping.Reservation) -> Ticket:
         answer = server.gate.ask(wish.client, reservation.need, time.monotonic())
@@ -233,7 +233,7 @@ class Counter:
 
     async def _ask(self, port: int, key: str, path: str, body: Mapping[str, Any], size: int) -> dict[str, Any] | None:
         """`size`: of the body, about, in bytes. What is answered is as large."""
-        text = await self._aside.do(size, lambda: _encoded(body))
+        text = await self._aside.do(size, lambda: saying.encoded(body))
         if len(text) > COUNTED_MOST_BYTES:
             return None
         headers = [
@@ -256,7 +256,3 @@ class Counter:
         except (*LOST, ValueError):
             return None
         return found if isinstance(found, dict) else None
-
-
-def _encoded(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")

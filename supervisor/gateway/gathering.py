@@ -6,7 +6,6 @@ is cut can be sent again like any other answer.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -14,7 +13,7 @@ from attrs import define
 
 from supervisor.answers import broken_off
 from supervisor.call import Call
-from supervisor.gateway import reassembly
+from supervisor.gateway import reassembly, saying
 from supervisor.gateway.tally import Asking
 from supervisor.request_loop import Holding
 from supervisor.request_policy import Action, Attempt, Outcome, decide
@@ -71,7 +70,7 @@ class GatheringHolding(Holding):
             status, answer = reassembly.whole(call.path, b"".join(pieces))
         except reassembly.UnreadableStreamError:
             return Attempt(Outcome.BODY_CUT), None
-        text = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        text = saying.encoded(answer)
         headers = [(b"Content-Type", b"application/json; charset=utf-8"), (b"Content-Length", b"%d" % len(text))]
         whole = httpx.Response(status, headers=headers, stream=httpx.ByteStream(text))
         return Attempt(Outcome.ANSWER, status), whole

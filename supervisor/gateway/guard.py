@@ -5,13 +5,12 @@ Plain ASGI, and nothing of what it lets pass is touched: a stream's pieces go th
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from supervisor import budgets
-from supervisor.gateway import access
+from supervisor.gateway import access, saying
 from supervisor.gateway.access import Allowed, Facts, Preflight, Refused, Rules
 
 if TYPE_CHECKING:
@@ -144,13 +143,12 @@ class _Body:
 
 async def _refuse(refused: Refused, send: Send) -> None:
     kind = "unavailable_error" if refused.status == 503 else _TYPES.get(refused.status, "invalid_request_error")
-    error = {"message": refused.message, "type": kind, "param": None, "code": refused.code}
     headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *_shared(refused.origin)]
     if refused.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if refused.status == 503:
         headers.append((b"retry-after", str(budgets.RETRY_AFTER).encode()))
-    await _answer(send, refused.status, json.dumps({"error": error}).encode(), headers)
+    await _answer(send, refused.status, saying.error(refused.message, kind, refused.code), headers)
 
 
 async def _answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

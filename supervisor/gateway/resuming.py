@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from supervisor.gateway import saying
 from supervisor.gateway.demand import output_of
 from supervisor.gateway.reassembly import CHAT, TEXT
 
@@ -179,8 +180,7 @@ class Delivered:
         return {"text": text, "index": 0, "logprobs": None, "finish_reason": reason}
 
     def _event(self, choice: dict[str, Any]) -> bytes:
-        said = json.dumps({"choices": [choice], **self._chunk}, ensure_ascii=False, separators=(",", ":"))
-        return b"data: " + said.encode("utf-8", "surrogatepass") + b"\n\n"
+        return b"data: " + saying.encoded({"choices": [choice], **self._chunk}) + b"\n\n"
 
 
 def _data(event: bytes) -> dict[str, Any] | None:
