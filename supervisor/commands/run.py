@@ -71,9 +71,9 @@ def become_warden(slot: Slot, spec: EngineSpec, keeper: Standby | None) -> NoRet
     the one that waits for it, if one does.
 
     Raises OwnedElsewhereError when the slot is not empty, HeldError when somebody holds it, DoesNotFitError where there is
-    no room for it, and as `acquire.take_empty`.
+    no room for it, and as `vacant.take`.
     """
-    from supervisor import acquire, service, wardens
+    from supervisor import acquire, service, vacant, wardens
     from supervisor.environment import clean
 
     given = service.given(os.environ, os.getpid())
@@ -82,7 +82,7 @@ def become_warden(slot: Slot, spec: EngineSpec, keeper: Standby | None) -> NoRet
         print(f"queenright: {text}", file=sys.stderr, flush=True)
 
     with patience(f"{slot.path}, and for memory to be looked at"):
-        hold = acquire.take_empty(slot, spec, program="queenright run", say=say)
+        hold = vacant.take(slot, spec, program="queenright run", say=say)
         try:
             _refuse_what_does_not_fit(spec)
         except BaseException:
