@@ -101,7 +101,8 @@ READY_POLL_FIRST: Final = 0.001
 program listens a millisecond after its start (measured)."""
 
 READY_POLL: Final = 0.02
-"""Between two looks at a port that is about to listen. A look costs about 0.1 ms."""
+"""Between two looks at what is about to come or go, and tells nobody: a port, a keeper, a warden's end. A look costs about
+0.1 ms."""
 
 READY_POLL_LONG: Final = 2.0
 """A proxy listens after 0.05 s (llama-swap) to 0.3 s (the built-in one); whoever takes this long is in no hurry."""
@@ -351,7 +352,8 @@ WAIT_ROUND: Final = 5.0
 """One `wait` on the control socket, before it is asked anew. A keeper that dies closes it earlier."""
 
 WATCH_END: Final = 1.0
-"""For the thread that watches over the engine to end with it: it is woken. Only one that is building takes longer."""
+"""For a thread that watches (over the engine, over a parent) to end: it is woken. Only one that is in the middle of acting on
+what it saw takes longer."""
 
 COMMENT_AFTER: Final = 5.0
 """From a streaming request's arrival at the gateway to its first comment, and from one comment to the next. Clients and
@@ -447,8 +449,8 @@ def check() -> None:
         "WARDEN_STOP < SERVER_CLEANUP": WARDEN_STOP < SERVER_CLEANUP,
         "SERVER_CLEANUP < HANDOFF_WAIT": SERVER_CLEANUP < HANDOFF_WAIT,
         "TEARDOWN + GATEWAY_MOVE < WARDEN_STOP": TEARDOWN + GATEWAY_MOVE < WARDEN_STOP,
-        # `restart-keeper` waits for the next keeper as long as that.
         "GATEWAY_PATIENCE < GATEWAY_START": GATEWAY_PATIENCE < GATEWAY_START,
+        # `restart-keeper` waits for the next keeper as long as that.
         "GATEWAY_DRAIN < CONTROL_WAIT": GATEWAY_DRAIN < CONTROL_WAIT,
         "SHUTDOWN_ANSWER < HANDOFF_WAIT": SHUTDOWN_ANSWER < HANDOFF_WAIT,
         "PARENT_GRACE < 5": PARENT_GRACE < 5,

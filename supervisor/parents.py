@@ -114,7 +114,7 @@ class ParentWatch:
             return
         os.eventfd_write(self._closed, 1)
         if thread is not threading.current_thread():
-            thread.join(budgets.FORK_WAIT)  # it only polls, unless `on_death` is under way in it
+            thread.join(budgets.WATCH_END)  # it only polls, unless `on_death` is under way in it
         if not thread.is_alive():
             os.close(self._closed)
 
