@@ -19,6 +19,7 @@ from cattrs.errors import (
 )
 from cattrs.gen import make_dict_structure_fn, override
 
+from supervisor.config_find import EXPLAIN
 from supervisor.config_rules import NAME, OWNED, Rule, Unfit, rules_of, show, written
 from supervisor.config_shape import DEFAULT_KIND, Config, EngineConfig, GatewayConfig, GroupConfig, LaunchConfig
 from supervisor.errors import ConfigError
@@ -39,7 +40,6 @@ _GIVEN: Final[Mapping[type, tuple[str, ...]]] = {
 """Fields that we fill in: no keys of the file."""
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-_EXPLAIN: Final = "`queenright init --print` shows a file with every key explained."
 
 
 def structure(tree: Mapping[str, Any], path: Path) -> Config:
@@ -95,7 +95,7 @@ def structure(tree: Mapping[str, Any], path: Path) -> Config:
     problems += _across(tree)
     if config is None or problems:
         lines = [f"{path}: {written_key(key)}: {text}" for key, text in problems]
-        raise ConfigError("\n".join(lines), _EXPLAIN)
+        raise ConfigError("\n".join(lines), EXPLAIN)
     return config
 
 

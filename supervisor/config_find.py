@@ -21,7 +21,7 @@ SLOT_VARIABLE: Final = "QUEENRIGHT_SLOT"
 SIZE_LIMIT: Final = 1024 * 1024
 """Bytes. A configuration is a few hundred bytes; a larger file is some other file by mistake."""
 
-_EXPLAIN: Final = "`queenright init --print` shows a file with every key explained."
+EXPLAIN: Final = "`queenright init --print` shows a file with every key explained."
 _AT: Final = re.compile(
     r"^(?P<message>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$", re.S
 )
@@ -67,7 +67,7 @@ def locate_slot(start: Path | None = None, explicit: Path | None = None) -> Path
         return absolute(slot_text, path.parent)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{path}: engine.slot: {error}", f"Correct it, or name the slot in {SLOT_VARIABLE}. {_EXPLAIN}"
+            f"{path}: engine.slot: {error}", f"Correct it, or name the slot in {SLOT_VARIABLE}. {EXPLAIN}"
         ) from None
 
 
@@ -115,18 +115,18 @@ def read(path: Path) -> str:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
-                raise ConfigError(f"{path}: expected a file, found {_kind(mode)}", _EXPLAIN)
+                raise ConfigError(f"{path}: expected a file, found {_kind(mode)}", EXPLAIN)
             data = file.read(SIZE_LIMIT + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ConfigError(f"{path}: the configuration cannot be read: {reason}", _EXPLAIN) from None
+        raise ConfigError(f"{path}: the configuration cannot be read: {reason}", EXPLAIN) from None
     if len(data) > SIZE_LIMIT:
-        raise ConfigError(f"{path}: larger than {SIZE_LIMIT} bytes, so this is not a configuration of ours", _EXPLAIN)
+        raise ConfigError(f"{path}: larger than {SIZE_LIMIT} bytes, so this is not a configuration of ours", EXPLAIN)
     try:
         return data.decode("utf-8-sig")  # some editors put a byte-order mark in front; TOML's grammar has none
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}: line {line}: not UTF-8 (byte 0x{data[error.start]:02x})", _EXPLAIN) from None
+        raise ConfigError(f"{path}: line {line}: not UTF-8 (byte 0x{data[error.start]:02x})", EXPLAIN) from None
 
 
 def toml_tree(text: str, path: Path) -> dict[str, Any]:
@@ -140,13 +140,13 @@ def toml_tree(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ConfigError(f"{path}: nested too deeply to be a configuration", _EXPLAIN) from None
+        raise ConfigError(f"{path}: nested too deeply to be a configuration", EXPLAIN) from None
     except ValueError as error:  # TOMLDecodeError is one; so is an integer of thousands of digits
         found = _AT.match(str(error))
         if found is None:
-            raise ConfigError(f"{path}: not valid TOML: {error}", _EXPLAIN) from None
+            raise ConfigError(f"{path}: not valid TOML: {error}", EXPLAIN) from None
         where = f"line {found['line']}, column {found['column']}" if found["line"] else "end of file"
-        raise ConfigError(f"{path}: {where}: not valid TOML: {found['message']}", _EXPLAIN) from None
+        raise ConfigError(f"{path}: {where}: not valid TOML: {found['message']}", EXPLAIN) from None
 
 
 def _look(start: Path | None, explicit: Path | None) -> tuple[Path | None, list[str]]:

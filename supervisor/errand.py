@@ -53,7 +53,7 @@ class Errand(NamedTuple):
         return self._replace(stops_due=self.stops_due + 1)
 
     def stop_came(self) -> Errand:
-        """And now it is here."""
+        """That stop has come."""
         return self._replace(stops_due=self.stops_due - 1)
 
     def to_start(self) -> Errand:
@@ -81,7 +81,7 @@ class Errand(NamedTuple):
         return self._replace(after=None)
 
     def done(self) -> Errand:
-        """It goes on."""
+        """The stop is over, and the group goes on."""
         return self._replace(after=None, shape=None)
 
     @property

@@ -32,7 +32,7 @@ class Follower:
         return [line.decode("utf-8", "replace") for line in lines]
 
     def _before_the_cut(self) -> bytes:
-        """What stood behind our place when the file was copied. Of a copy that is shorter it is not known, and nothing."""
+        """What stood behind our place when the file was copied. Nothing where the copy is shorter: then it is not known."""
         try:
             with self._path.with_name(f"{self._path.name}.1").open("rb") as copy:
                 copy.seek(self._at)

@@ -35,7 +35,7 @@ class Past:
         return evolve(self, history=self.history.became_ready(now), losses=self.losses.became_ready(now))
 
     def started_again(self, now: float) -> Past:
-        """The group was, after a death."""
+        """The group was started again after a death."""
         return evolve(self, history=self.history.started_again(now))
 
     def without_breaker(self) -> Past:
@@ -48,7 +48,7 @@ class Past:
         return self if self.history.ever_ready else evolve(self, breaker=restart.Verdict(False, 0.0, why))
 
     def loaded_again(self, now: float) -> Past:
-        """A server was, after it was lost."""
+        """A server was loaded again after it was lost."""
         return evolve(self, losses=self.losses.started_again(now))
 
     def forgiven(self) -> Past:

@@ -2,6 +2,8 @@
 
 Started by the warden by absolute path as `python -P keeper.py SLOT [--console]`, with the link on descriptor 3 and
 the control listener on 4. It holds nothing that it cannot get back: before it acts, what it means is in a note.
+
+Over 300 lines: what is done about the slot is in modules of one idea each, and the state that they share has one owner.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class Keeper:
         return portrait.snapshot(self)
 
     def engine(self) -> dict[str, Any]:
-        """Of that what it does, for a service manager."""
+        """The part of it that a service manager is told: what the engine does."""
         return portrait.engine(self)
 
     def brief(self) -> dict[str, Any]:

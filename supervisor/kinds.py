@@ -1,6 +1,7 @@
 """What the core asks of a kind of engine. A kind is found by entry point (`queenright.workers`), never imported.
 
-The core knows no more of a kind than stands here: it must not be able to tell llama-swap from anything else.
+The core knows no more of a kind than stands here: it must not be able to tell llama-swap from anything else. Over 300 lines,
+most of which say what each method owes.
 """
 
 from __future__ import annotations

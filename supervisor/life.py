@@ -65,7 +65,7 @@ class Life:
         self.servers |= dict.fromkeys(self.servers, ServerState.DOWN)  # the prober has the same table
 
     def prove_started(self) -> None:
-        """What is kept of a start that went well. Of a later load only who the processes are."""
+        """Every server answers: keep the first lines of the start, and who its processes are. Of a later load, only these."""
         if not self.was_ready:
             self.start_log.take()
         self.kin |= set(self.family())

@@ -118,8 +118,8 @@ class Membership:
         self._finalizer = finalize(self, _abandon, key, token)
 
     def note_use(self) -> None:
-        """The process uses the engine now: the time of its file says so, to whoever looks. a system call and no write, 3 us
-        (measured); a file that is gone, or a guard that is taken, loses it."""
+        """The process uses the engine now: the time of its member file is set, for whoever looks. A system call and no write,
+        3 us (measured). Where the file is gone, or another thread has the guard, it is not noted."""
         if _guard.acquire(blocking=False):
             try:
                 if (hold := _holds.get(self._key)) is not None:

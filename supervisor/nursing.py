@@ -74,7 +74,7 @@ class Nurse:
                         self._tell(Event.UNKILLABLE, f"cannot be killed: pids {pids}")
 
     async def be_gone(self) -> None:
-        """Its processes are; it is itself once nothing else is left of it."""
+        """Its processes are gone. The generation is once nothing that they started outside is left either."""
         await undoing.finish(self.life.undo, lambda trouble: self._tell(Event.UNKILLABLE, trouble))
         self._tell(Event.GONE, "")
 

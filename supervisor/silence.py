@@ -31,7 +31,7 @@ class Silence:
         self.state = ""
         """Letter of proc_pid_stat(5) at the last look; empty when it could not be told."""
         self._stopped: tuple[float, float] | None = None
-        """From the question before the first look that found it stopped, to the last look; and stopped at each."""
+        """It was stopped at every look in this time: from the question before the first of them to the last look."""
 
     def broken(self) -> None:
         """The keeper answered, or there is no warden: what was seen before means nothing any more."""

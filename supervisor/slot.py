@@ -1,4 +1,7 @@
-"""The directory of a slot: its paths, and whether it can be trusted with locks (docs/concepts.md, "A slot on disk")."""
+"""The directory of a slot: its paths, and whether it can be trusted with locks (docs/concepts.md, "A slot on disk").
+
+Over 300 lines: half of them are the list of what is in it.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +187,7 @@ class Slot(NamedTuple):
                     (self.groups / name).unlink(missing_ok=True)
 
     def left_outside(self, known: Container[str] = ()) -> list[dict[str, str]]:
-        """The same as plain data, for those who look; without the generations of the present engine, which are `known`.
+        """`undone` as plain data, for those who look, without the generations of the present engine, which are `known`.
         Empty where the directory cannot be read."""
         try:
             undone = self.undone()

@@ -195,9 +195,9 @@ class BlockingStraight(_Rest):
 
 
 def rest_of(network: Any, headers: Iterable[tuple[bytes, bytes]], delivered: int) -> tuple[Chunks, bytes] | None:
-    """Where the answer is that this connection (a OneWrite, or an AsyncOneWrite) is in the middle of, of whose body
-    `delivered` bytes were had, and what more of it came; None where it cannot be read by hand: it is not chunked, it
-    stopped in the middle of a chunk, or what came of it is not known any more."""
+    """How far the answer has come that this connection (a OneWrite, or an AsyncOneWrite) is in the middle of: the state of
+    its chunks, and what was read of its body beyond the `delivered` bytes. None where the rest cannot be read by hand: the
+    body is not chunked, what came stops in the middle of a chunk, or it is not known any more."""
     is_chunked = any(name.lower() == b"transfer-encoding" and value.lower() == b"chunked" for name, value in headers)
     came = getattr(network, "came", None)
     if not came or not is_chunked:

@@ -135,7 +135,7 @@ class BlockingUpstream(Upstream):
         if piece is None and self._straight.is_clean:
             self._network.instead = END
             for _ in self._pieces:
-                """What was read by hand, once more."""
+                pass  # what was read by hand, once more
         return piece
 
     async def piece(self) -> bytes | None:
@@ -168,7 +168,7 @@ class TrioUpstream(Upstream):
         if piece is None and self._straight.is_clean:
             self._network.instead = END
             async for _ in self._pieces:
-                """What was read by hand, once more."""
+                pass  # what was read by hand, once more
         return piece
 
     async def aclose(self) -> None:

@@ -3,7 +3,7 @@
 What a configuration comes to (programs, models, pins), and whether an engine covers it, depends on files and variables
 alone. Who has found out leaves a ticket in the slot: all that was looked at, as stat(2) told it, and the contract that
 covers it. Who finds everything as it was, and a keeper that serves that very contract, binds: `ladder.decide` is pure and
-would say so again. On anything else, and any error, the full way (`acquire`) is gone, which has the words for it.
+would say so again. Anything else, and any error, takes the full way (`acquire`), which has the words for it.
 
 The full way takes 200 ms, most of them for importing libraries (measured); so this module imports none. Locks, their
 order and the joining are those of `acquire`.

@@ -66,7 +66,8 @@ class Tree:
 
     async def run(self, stopping: str = "", held: str = "", held_groups: Mapping[str, str] | None = None) -> None:
         """Take up what the warden has, start the rest, and live until cancelled. With a reason for `stopping` or `held`
-        nothing is started: what an earlier keeper began to stop is stopped. `held_groups` are not, by name with the reason."""
+        nothing is started, and what an earlier keeper began to stop is stopped. `held_groups` are single groups that are not
+        started either: name and reason."""
         held_groups = held_groups or {}
         rows = latest_rows(self.procs.rows.values())
         async with trio.open_nursery() as self._nursery:
