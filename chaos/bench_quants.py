@@ -18,7 +18,7 @@ from attrs import asdict, evolve, frozen
 from chaos import bench_rig as rig
 from chaos import bench_sweep, gpu, measuring, observer
 from chaos.measuring import Figure
-from supervisor import resolving
+from supervisor import resolving, wording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -215,10 +215,7 @@ def table(compared: Compared) -> str:
     device = [[one.device for one in side if one.device is not None] for side in (first, second)]
     if all(device):
         rows.append(_sizes("GPU memory, MiB", [median(side) for side in device]))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return wording.table(rows)
 
 
 def _sizes(what: str, both: Sequence[float]) -> tuple[str, str, str, str, str]:

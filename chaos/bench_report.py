@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from attrs import asdict, frozen
 
 from chaos.measuring import PERCENT, RATIO
+from supervisor import wording
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,11 +84,7 @@ def rows(figures: Sequence[Figure]) -> list[tuple[str, ...]]:
 
 def plain(figures: Sequence[Figure]) -> str:
     """The table for what is no terminal."""
-    lines = [HEAD, *rows(figures)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return wording.table([HEAD, *rows(figures)])
 
 
 def on_terminal(figures: Sequence[Figure], stream: IO[str]) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import asdict
 
+from supervisor import wording
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -40,11 +42,7 @@ def rows(lines: Sequence[Line]) -> list[tuple[str, ...]]:
 
 def plain(lines: Sequence[Line]) -> str:
     """The table for what is no terminal."""
-    texts = [HEAD, *rows(lines)]
-    widths = [max(len(text[column]) for text in texts) for column in range(len(HEAD))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(text, widths, strict=True)).rstrip() for text in texts
-    )
+    return wording.table([HEAD, *rows(lines)])
 
 
 def tell(lines: Sequence[Line], skipped: Mapping[str, str], children: str) -> None:

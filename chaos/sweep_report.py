@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import asdict
 
 from chaos.bench_sweep import DIRECT
+from supervisor import wording
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,10 +30,7 @@ def table(levels: Sequence[Level]) -> str:
         )
         for one in levels
     ]  # fmt: skip
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
-    )
+    return wording.table([head, *rows])
 
 
 def most(levels: Sequence[Level]) -> str:

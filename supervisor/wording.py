@@ -1,8 +1,11 @@
-"""Times, sizes and strange characters as people are told of them. Pure: `now` is given."""
+"""Times, sizes, tables and strange characters as people are told of them. Pure: `now` is given."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 WAY_OUT: Final = (
     "start the container engine again: it is then ended by itself, or by `queenright stop`; if nothing of it can be left,"
@@ -54,3 +57,11 @@ def progress(read: int, size: int) -> str:
     """Bytes out of bytes: `43 %, 1.2 of 2.8 GiB`."""
     unit, of = ("GiB", 2**30) if size >= 2**30 else ("MiB", 2**20)
     return f"{percent(read, size)}, {read / of:.1f} of {size / of:.1f} {unit}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Cells in columns, as wide as their widest: for a terminal, and for what is none."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -61,12 +61,10 @@ def remove(engine: str, *filters: str) -> None:
     found = containers(engine, *filters)
     trouble = ""
     for one in found:
-        with suppress(
-            Refused
-        ):  # it does not run. Killed first: `podman rm -f` waits ten seconds for a SIGTERM that was
-            said(
-                engine, "kill", one
-            )  # sent already (podman-rm(1)), which is longer than we ask for, and `docker rm -f` does not
+        # Killed first: `podman rm -f` waits ten seconds for a SIGTERM that was sent already (podman-rm(1)), which is longer
+        # than we ask for, and `docker rm -f` does not.
+        with suppress(Refused):  # it does not run
+            said(engine, "kill", one)
         try:
             said(engine, "rm", "-f", one)
         except Refused as error:  # it may be on its way out already (`--rm`); whether it went is asked below

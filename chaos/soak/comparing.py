@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from chaos.soak import report
+from supervisor import wording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,10 +34,7 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> str:
         *({name: f"{middle} (most {most})" for name, middle, most in report.latency(run["rounds"])} for run in runs),
     )
     _pairs(row, "memory at the end", *(_last(run) for run in runs))
-    widths = [max(len(cells[column]) for cells in rows) for column in range(3)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in rows
-    )
+    return wording.table(rows)
 
 
 def _pairs(row: Any, what: str, first: Mapping[str, str], second: Mapping[str, str]) -> None:

@@ -76,9 +76,9 @@ def table(found: list[dict[str, Any]], slot: str) -> str:
     """For people."""
     if not found:
         return f"nobody uses the engine of {slot}"
-    rows = [HEADS, *(_row(facts, slot) for facts in found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    from supervisor import wording
+
+    return wording.table([HEADS, *(_row(facts, slot) for facts in found)])
 
 
 def _row(facts: dict[str, Any], slot: str) -> tuple[str, ...]:
