@@ -88,16 +88,16 @@ def wanted(path: Path, role: str, model: Path, context: int) -> Config:
 
 def measure(
     path: Path, slot: Slot, role: str, files: tuple[Path, Path], depths: Sequence[int], rounds: int,
-    tell: Callable[[str, int, int], None], *, prompt: int = PROMPT, tokens: int = TOKENS,
+    tell: Callable[[str, int, int], None], *, tokens: int = TOKENS,
 ) -> Compared:  # fmt: skip
     """Run one engine after the other in `slot`. Raises QueenrightError for what cannot be measured."""
     visits: tuple[list[Visit], list[Visit]] = ([], [])
-    context = max(depths) + prompt + tokens + SPARE
+    context = max(depths) + PROMPT + tokens + SPARE
     for number in range(rounds):
         tell("quants", number, rounds)
         # Who is first takes turns: a machine that grows warm is then no advantage of one of them.
         for side in (0, 1) if number % 2 == 0 else (1, 0):
-            visits[side].append(_visit(wanted(path, role, files[side], context), slot, role, depths, prompt, tokens))
+            visits[side].append(_visit(wanted(path, role, files[side], context), slot, role, depths, tokens))
     tell("quants", rounds, rounds)
     names = (files[0].name, files[1].name)
     sizes = (files[0].stat().st_size, files[1].stat().st_size)
@@ -118,19 +118,19 @@ def figures(names: tuple[str, str], first: Sequence[Visit], second: Sequence[Vis
     return found
 
 
-def _visit(config: Config, slot: Slot, role: str, depths: Sequence[int], prompt: int, tokens: int) -> Visit:
+def _visit(config: Config, slot: Slot, role: str, depths: Sequence[int], tokens: int) -> Visit:
     before = gpu.look().total
     spec = resolving.resolve(config)
     with rig.engine(slot, spec):
         group = spec.groups[0].name
         target = bench_sweep.server_of(slot, group, role)
-        ids = _ids(target, max(depths) + prompt)
-        _completion(target, ids[:prompt], tokens)  # for nothing: mapped weights are read
+        ids = _ids(target, max(depths) + PROMPT)
+        _completion(target, ids[:PROMPT], tokens)  # for nothing: mapped weights are read
         found = {}
         for depth in depths:
             if depth:
                 _completion(target, ids[:depth], 1)
-            found[depth] = _timed(_completion(target, ids[: depth + prompt], tokens, keep=bool(depth)))
+            found[depth] = _timed(_completion(target, ids[: depth + PROMPT], tokens, keep=bool(depth)))
         # Not PSS: that would be less for a file which somebody else has mapped, too.
         held = sum(rig.memory_mebibytes(one.pid, "Rss") for one in observer.look(slot).servers.get(group, ()))
         after = gpu.look().total

@@ -10,6 +10,7 @@ from attrs import evolve
 
 from supervisor import draining, holding, journal, records
 from supervisor.contract import EngineSpec
+from supervisor.control_server import who
 from supervisor.errors import EngineStartError, UsageError
 
 if TYPE_CHECKING:
@@ -42,10 +43,6 @@ def _tree(keeper: Keeper) -> Tree:
     return keeper.tree
 
 
-def _who(question: dict[str, Any]) -> str:
-    return str(question.get("who", "an unnamed caller"))[:200]
-
-
 def configure(keeper: Keeper, question: dict[str, Any]) -> None:
     """`contract`: be that engine from now on. The warden has it before any group acts on it, so that the next keeper would
     go on with it. What keeps the engine up stays as it is. `drain_s`: how long groups that are stopped for it wait for requests."""
@@ -54,12 +51,12 @@ def configure(keeper: Keeper, question: dict[str, Any]) -> None:
     wanted = records.structure(question.get("contract"), EngineSpec)
     assert keeper.spec is not None  # noqa: S101 - there is one where there is a tree
     spec = evolve(wanted, lifetime=keeper.spec.lifetime)
-    why = f"its configuration was changed by {_who(question)}"
+    why = f"its configuration was changed by {who(question)}"
     tree.configure(spec, why, drain_s)
     keeper.procs.note_slot("contract", records.unstructure(spec))
     keeper.spec = spec
     _keep_warm(keeper, spec.root, wanted.keep_warm)
-    journal.note(keeper.slot, "configured", who=_who(question), groups=[group.name for group in spec.groups])
+    journal.note(keeper.slot, "configured", who=who(question), groups=[group.name for group in spec.groups])
 
 
 def warm(keeper: Keeper, question: dict[str, Any]) -> None:
@@ -80,7 +77,7 @@ def hold(keeper: Keeper, question: dict[str, Any]) -> None:
     write first. Raises UsageError where there is none any more: a release may have come first, or its time be over, and
     what no file says nothing would end."""
     tree = _tree(keeper)
-    why = str(question.get("why") or f"held by {_who(question)}")[:500]
+    why = str(question.get("why") or f"held by {who(question)}")[:500]
     names = list(question.get("groups", ()))
     for name in names or [""]:
         if holding.find(keeper.slot, name) is None:
@@ -101,7 +98,7 @@ def release(keeper: Keeper, question: dict[str, Any]) -> None:
         tree.release_groups(names)
     else:
         tree.release()
-    journal.note(keeper.slot, "released", who=_who(question), groups=names)
+    journal.note(keeper.slot, "released", who=who(question), groups=names)
 
 
 def retry(keeper: Keeper, question: dict[str, Any]) -> None:
@@ -116,13 +113,13 @@ def retry(keeper: Keeper, question: dict[str, Any]) -> None:
         raise UsageError(
             f"no group was given up among: {', '.join(names)}", "`queenright status` says what each is doing"
         )
-    journal.note(keeper.slot, "retry", who=_who(question), groups=again)
+    journal.note(keeper.slot, "retry", who=who(question), groups=again)
 
 
 def restart_keeper(keeper: Keeper, question: dict[str, Any]) -> None:
     """Leave, and have the next keeper take everything up."""
     _tree(keeper)
-    journal.note(keeper.slot, "keeper leaves", who=_who(question))
+    journal.note(keeper.slot, "keeper leaves", who=who(question))
     keeper.leave()
 
 

@@ -134,6 +134,15 @@ async def _send(stream: trio.SocketStream, answer: dict[str, Any]) -> None:
     await stream.send_all(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
 
 
+def who(question: dict[str, Any]) -> str:
+    """Who asks, as he says himself."""
+    return str(question.get("who", "an unnamed caller"))[:200]
+
+
+def _refusal(error: QueenrightError) -> dict[str, Any]:
+    return error.as_dict() | {"error": error.what}
+
+
 async def _status(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
     yield served.brief() if question.get("brief") is True else served.snapshot()
 
@@ -164,11 +173,11 @@ async def _stop(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict
     """Snapshots while it stops; the end of the connection is the end of the keeper. With `drain_s`, a caller who hangs up
     before the stop has begun calls it off; and where somebody drains it already, it begins now: two mean it. With
     `warden`, only if that is ours: the caller means no engine that came after the one it saw."""
-    why = f"asked by {str(question.get('who', 'an unnamed caller'))[:200]}"
+    why = f"asked by {who(question)}"
     try:
         limit_s = draining.seconds_of(question)
     except QueenrightError as error:
-        yield error.as_dict() | {"error": error.what}
+        yield _refusal(error)
         return
     if (meant := question.get("warden")) is not None and meant != served.brief()["warden"]:
         yield {"error": "the engine that was to be stopped is gone, and this is another one", "next_step": ""}
@@ -193,7 +202,7 @@ async def _act(served: Served, question: dict[str, Any]) -> AsyncGenerator[dict[
     try:
         await served.act(question["op"], question)
     except QueenrightError as error:
-        yield error.as_dict() | {"error": error.what}
+        yield _refusal(error)
         return
     yield served.snapshot()
 

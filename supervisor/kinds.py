@@ -61,9 +61,14 @@ class Birth:
     """See GroupSpec.url."""
 
     @property
+    def port(self) -> int:
+        """The one that clients use."""
+        return next(iter(self.ports.values()))
+
+    @property
     def url(self) -> str:
         """Base URL of what clients talk to, without a path."""
-        return self.elsewhere or f"http://127.0.0.1:{next(iter(self.ports.values()))}"
+        return self.elsewhere or f"http://127.0.0.1:{self.port}"
 
 
 @frozen

@@ -45,7 +45,7 @@ class Life:
     @property
     def port(self) -> int:
         """Where clients go."""
-        return next(iter(self.birth.ports.values()))
+        return self.birth.port
 
     def family(self) -> list[int]:
         """Pids of the leader and all below it, now."""
@@ -62,7 +62,7 @@ class Life:
 
     def servers_are_down(self) -> None:
         """They end with the leader."""
-        self.servers |= dict.fromkeys(self.servers, ServerState.DOWN)  # the prober has the same table
+        self.servers = dict.fromkeys(self.servers, ServerState.DOWN)
 
     def prove_started(self) -> None:
         """Every server answers: keep the first lines of the start, and who its processes are. Of a later load, only these."""

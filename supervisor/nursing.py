@@ -49,7 +49,6 @@ class Nurse:
             spec,
             kind,
             life,
-            life.servers,
             is_up=is_up,
             tell=lambda reason: tell(Event.UNHEALTHY, reason),
             changed=changed,

@@ -18,7 +18,7 @@ from supervisor.health import FATAL, Evidence, Judgement, Limits, Record, Verdic
 from supervisor.kinds import PROXY, Answer, Kind, ServerState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from supervisor.contract import GroupSpec
     from supervisor.life import Life
@@ -64,23 +64,22 @@ class Subject:
 
 
 class Prober:
-    """Watches one generation. `servers` is the group's own table of what it heard of them. `is_up`: whether the group is
-    past its start; until then its start limit alone judges, and only a stopped process is told of. `tell` is called
-    once, with a reason, when something must be killed; `changed` when a verdict changed."""
+    """Watches one generation. `is_up`: whether the group is past its start; until then its start limit alone judges, and only
+    a stopped process is told of. `tell` is called once, with a reason, when something must be killed; `changed` when a
+    verdict changed."""
 
     def __init__(
         self,
         spec: GroupSpec,
         kind: Kind,
         life: Life,
-        servers: Mapping[str, ServerState],
         *,
         is_up: Callable[[], bool],
         tell: Callable[[str], None],
         changed: Callable[[], None],
         limits: Limits | None = None,
     ) -> None:
-        self.spec, self.kind, self.life, self.servers = spec, kind, life, servers
+        self.spec, self.kind, self.life = spec, kind, life
         self.is_up, self.tell, self.changed = is_up, tell, changed
         limits = limits or Limits.with_wedge(spec.wedge_limit_s, spec.stall_limit_s)
         self.subjects = {PROXY: Subject(PROXY, limits.of_a_proxy())}
@@ -236,10 +235,10 @@ class Prober:
     def _state(self, subject: Subject) -> ServerState:
         if not self.is_up():
             return ServerState.LOADING
-        return ServerState.READY if subject.name == PROXY else self.servers.get(subject.name, ServerState.DOWN)
+        return ServerState.READY if subject.name == PROXY else self.life.servers.get(subject.name, ServerState.DOWN)
 
     def _loads(self) -> bool:
-        return not self.is_up() or ServerState.LOADING in self.servers.values()
+        return not self.is_up() or ServerState.LOADING in self.life.servers.values()
 
     def _somebody_is_stopped(self) -> bool:
         """While servers load they have no port yet by which to tell them apart: any process of the family counts."""

@@ -53,12 +53,11 @@ class ShutdownRoute:
         *,
         stop: Callable[[], object] = stop_this_process,
         app: App | None = None,
-        path: str = PATH,
     ) -> None:
         if not token:
             raise ValueError("a shutdown route without a token would let everybody in")
         self._expected = f"Bearer {token}".encode()
-        self._stop, self._app, self._path = stop, app, path
+        self._stop, self._app = stop, app
         self._stopping = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +76,7 @@ class ShutdownRoute:
     def _is_ours(self, scope: Scope) -> bool:
         """Mounted pieces are given the path with or without what they are mounted under; the specification changed."""
         root, path = scope.get("root_path", "").rstrip("/"), scope["path"]
-        return self._path in (path, (root + path).rstrip("/"), path.removeprefix(root))
+        return PATH in (path, (root + path).rstrip("/"), path.removeprefix(root))
 
     async def _serve(self, scope: Scope, send: Send) -> None:
         status, error = self._refusal(scope)

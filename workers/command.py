@@ -183,7 +183,7 @@ class CommandKind:
         page = spec.options["health"]
         if spec.is_outside and subject == PROXY:  # that is the client of the container engine: it has no page
             return Answer.UNKNOWN
-        return await command_hands.ask(command_hands.port(birth), page, birth.client_key) if page else Answer.UNKNOWN
+        return await command_hands.ask(birth.port, page, birth.client_key) if page else Answer.UNKNOWN
 
     async def look_closer(self, spec: GroupSpec, birth: Birth, role: str) -> str | None:
         """Nothing is known of its work."""

@@ -34,7 +34,7 @@ async def until_well(birth: Birth, page: str) -> None:
     pause = FIRST_LOOK
     while True:
         with trio.move_on_after(ANSWER_LIMIT):
-            if await ask(port(birth), page, birth.client_key) is Answer.ANSWERED:
+            if await ask(birth.port, page, birth.client_key) is Answer.ANSWERED:
                 return
         await trio.sleep(pause)
         pause = min(2 * pause, LOOK_MOST)
@@ -75,10 +75,6 @@ def run(argv: list[str], environment: Mapping[str, str]) -> None:
     """`environment` is the group's, beside the keeper's own. Raises what kept it from running; that it failed, its own words
     in the keeper's log say."""
     subprocess.run(argv, stdin=subprocess.DEVNULL, env={**os.environ, **environment}, timeout=STOP_LIMIT, check=False)
-
-
-def port(birth: Birth) -> int:
-    return next(iter(birth.ports.values()))
 
 
 async def ask(port: int, page: str, key: str) -> Answer:

@@ -91,14 +91,12 @@ class Watch:
         self.somebody_must_go = trio.Event()
         self.changes = 0
         self.servers = {launch.role: ServerState.READY for launch in SPEC.launches}
-        life = types.SimpleNamespace(
-            pid=pid, birth=types.SimpleNamespace(ports={ROLE: 1, PROXY: 2, "draft": 3}), family=lambda: [pid]
-        )
+        birth = types.SimpleNamespace(ports={ROLE: 1, PROXY: 2, "draft": 3})
+        life = types.SimpleNamespace(pid=pid, birth=birth, servers=self.servers, family=lambda: [pid])
         self.prober = Prober(
             SPEC,
             cast("Kind", self.kind),
             cast("Life", life),
-            self.servers,
             is_up=lambda: self.up,
             tell=self.tell,
             changed=self.note_change,

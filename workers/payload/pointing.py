@@ -23,11 +23,11 @@ class Pointer:
     value: str = ""
 
 
-def pointers(path: Path, documents: Iterable[Path], proc: Path = Path("/proc")) -> list[Pointer]:
+def pointers(path: Path, documents: Iterable[Path]) -> list[Pointer]:
     """Everything that points at `path` in these TOML and JSON documents, and every process that uses it and that we may
     look into. Other users' processes are not seen without their rights."""
     found = [pointer for document in documents for pointer in _in_document(path, document)]
-    return found + list(_in_processes(path, proc))
+    return found + list(_in_processes(path))
 
 
 def repointed(path: Path, to: str, document: Path) -> str | None:
@@ -87,12 +87,12 @@ def _is(base: Path, word: str, path: Path) -> bool:
     return named == path or (named.name == path.name and os.path.realpath(named) == os.path.realpath(path))
 
 
-def _in_processes(path: Path, proc: Path) -> Iterator[Pointer]:
+def _in_processes(path: Path) -> Iterator[Pointer]:
     try:
         status = path.stat()
     except OSError:
         return
-    for folder in proc.iterdir():
+    for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal() or int(folder.name) == os.getpid():
             continue
         try:
