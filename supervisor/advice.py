@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from supervisor import budgets
 from supervisor.wording import WAY_OUT, amount, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-STUCK_LOAD: Final = 30.0
-"""Seconds without a byte of a load after which that is said. # budget: a disk that spins up, or warming after the last
-byte, takes less; llama-server is silent for a second or two (measured)"""
-
 READ: Final = 0.95
 """Share of a file from which it counts as read: what follows is warming. llama-server leaves 2 % of it alone (measured)."""
-
-FORGOTTEN: Final = 86400.0
-"""Seconds that a member has not used the engine, after which it is named. # budget: a night and a day"""
 
 NEXT: Final[Mapping[str, str]] = {
     "failed": "`queenright logs {name} --start` says why; mend it, then `queenright retry {name}`",
@@ -125,7 +119,7 @@ def _of_group(group: Mapping[str, Any], now: float) -> Iterator[Trouble]:
             text = f"{server['role']} serves on out of {gone}, which was removed or replaced since it was loaded"
             yield Trouble("model file", name, text)
         loading = server.get("loading")
-        if loading and loading["bytes"] < READ * loading["of"] and now - loading["moved"] >= STUCK_LOAD:
+        if loading and loading["bytes"] < READ * loading["of"] and now - loading["moved"] >= budgets.STUCK_LOAD:
             text = f"the load of {server['model']} has not moved for {span(now - loading['moved'])}"
             yield Trouble("stuck load", name, text)
 
@@ -146,5 +140,5 @@ def _of_gateway(gateway: Mapping[str, Any] | None) -> Iterator[Trouble]:
 
 def _of_members(members: list[dict[str, Any]], now: float) -> Iterator[Trouble]:
     for member in members:
-        if (used := member.get("last_use")) and now - used >= FORGOTTEN:
+        if (used := member.get("last_use")) and now - used >= budgets.FORGOTTEN:
             yield Trouble("gone quiet", member["name"], f"pid {member['pid']} has not used it for {span(now - used)}")

@@ -191,6 +191,9 @@ UNIT_START: Final = 90.0
 UNIT_STOP: Final = 30.0
 """What a unit of ours gives a stop: the engine's teardown, then the warden's, and slack for a machine that shuts down."""
 
+UNIT_RETRY: Final = 10.0
+"""RestartSec= of a unit of ours. A slot that is in use is tried again so often, for half a second of CPU each time."""
+
 UNIT_WATCHDOG: Final = 90.0
 """Silence after which a unit of ours counts as hung. A hung keeper is the warden's to replace, and one that keeps dying
 comes back after half a minute at most: that takes longer than all this together only where the warden hangs."""
@@ -360,6 +363,9 @@ COMMENT_AFTER: Final = 5.0
 the proxies before them give a silent stream 10 s at the least (unslothai/unsloth#10911 tells of one); before this a load
 of a small model is over, and its errors still have their own status."""
 
+KEPT_FOR: Final = 5.0
+"""For an idle connection to a group, as httpx has it. A new one on loopback takes 0.1 ms."""
+
 CONNECT_LIMIT: Final = 5.0
 """TCP connect on loopback: immediate, or the backlog is full because the process is stopped."""
 
@@ -431,6 +437,24 @@ listens. A look costs a small file and /proc/locks."""
 PARENT_GRACE: Final = 4.0
 """From a parent's death to the hard exit of a child that was told and goes on living. An orphan must be gone within 5 s
 (mcp-markdown-vault#45)."""
+
+# --- people ---------------------------------------------------------------------------------------------------------
+
+PATIENCE: Final = 2.0
+"""Of waiting without a word, until a command says what it waits for: longer, and a person wonders whether anything happens."""
+
+LOAD_STILL: Final = 5.0
+"""Without a byte of a load after which `status` says for how long: before that a disk is just slow."""
+
+STUCK_LOAD: Final = 30.0
+"""Without a byte of a load after which that is named as wrong. A disk that spins up, or warming after the last byte, takes
+less; llama-server is silent for a second or two (measured)."""
+
+FORGOTTEN: Final = 86400.0
+"""That a member has not used the engine, after which it is named: a night and a day."""
+
+HOLD_MOST: Final = 366 * 86400.0
+"""The longest hold that ends by itself: who means longer means until it is released."""
 
 
 def check() -> None:

@@ -39,7 +39,7 @@ class Console:
         """Give the last words CONSOLE_DRAIN seconds to be written."""
         deadline = time.monotonic() + budgets.CONSOLE_DRAIN
         while self._lines.unfinished_tasks and time.monotonic() < deadline:
-            time.sleep(0.01)  # noqa: TID251 - at the very end of the process; a queue's join has no limit
+            time.sleep(budgets.READY_POLL)  # noqa: TID251 - at the very end of the process; a queue's join has no limit
 
     def _write(self) -> None:
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from supervisor import budgets
 from supervisor.advice import troubles
 from supervisor.wording import ago, amount, percent, printable, progress, why
 
@@ -153,7 +154,7 @@ def _queue(queue: Mapping[str, Any] | None) -> str:
 def _loading(loading: Mapping[str, Any] | None, now: float) -> str:
     if not loading:
         return ""
-    still = f", nothing for {ago(loading['moved'], now)}" if now - loading["moved"] >= 5 else ""
+    still = f", nothing for {ago(loading['moved'], now)}" if now - loading["moved"] >= budgets.LOAD_STILL else ""
     return f" {progress(loading['bytes'], loading['of'])}{still}"
 
 

@@ -38,9 +38,6 @@ __all__ = [
 KEPT_ALIVE: Final = 32
 """Idle connections that are kept. There is no limit on those in use: nothing must wait for another's answer."""
 
-KEPT_FOR: Final = 5.0
-"""Seconds that an idle one is kept, as httpx does. # budget: a new connection on loopback takes 0.1 ms"""
-
 
 class Directory(Known, Protocol):
     """Where the groups of an engine are."""
@@ -136,7 +133,7 @@ class _Threads:
         self.pool = httpcore.ConnectionPool(
             max_connections=None,
             max_keepalive_connections=KEPT_ALIVE,
-            keepalive_expiry=KEPT_FOR,
+            keepalive_expiry=budgets.KEPT_FOR,
             network_backend=OneWriteBackend(directory.vouches),
         )
 
@@ -168,7 +165,7 @@ class TrioCarrier:
         self.pool = httpcore.AsyncConnectionPool(
             max_connections=None,
             max_keepalive_connections=KEPT_ALIVE,
-            keepalive_expiry=KEPT_FOR,
+            keepalive_expiry=budgets.KEPT_FOR,
             network_backend=TrioOneWriteBackend(directory.vouches),
         )
 

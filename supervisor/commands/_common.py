@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 UNITS: Final = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 """Of a length of time on the command line, in seconds."""
 
-PATIENCE = 2.0
-"""Seconds of waiting without a word. # budget: longer, and a person wonders whether anything happens"""
-
 
 def add_place(parser: argparse.ArgumentParser) -> None:
     """`--config` and `--slot`."""
@@ -134,7 +131,9 @@ def patience(what: str) -> Iterator[None]:
     import sys
     from threading import Timer
 
-    timer = Timer(PATIENCE, lambda: print(f"queenright: waiting for {what}", file=sys.stderr, flush=True))
+    from supervisor import budgets
+
+    timer = Timer(budgets.PATIENCE, lambda: print(f"queenright: waiting for {what}", file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
     try:

@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from supervisor.slot import Slot
 
 
-LENGTH_MOST: Final = 366 * 86400.0
-"""Seconds. # budget: who means longer means until it is released"""
-
-
 class Hold:
     """The command."""
 
@@ -151,8 +147,10 @@ def _length(text: str) -> float:
     """Seconds of `10min`, `2h`, `1d`."""
     import argparse
 
+    from supervisor import budgets
+
     seconds = length(text) or 0.0
-    if not 0 < seconds <= LENGTH_MOST:
+    if not 0 < seconds <= budgets.HOLD_MOST:
         raise argparse.ArgumentTypeError(f"{text!r} is no length of time such as 10min, 2h or 1d, of a year at most")
     return seconds
 

@@ -31,8 +31,6 @@ CARRIED: Final = (
 )
 """What decides which binaries, models and slot are found: a manager's own values would find others than a shell does, and
 an engine of another build is shared with nobody. A configuration and a slot that are named are in the command line."""
-RETRY_S: Final = 10
-"""RestartSec=. # budget: a slot that is in use is tried again so often, for half a second of CPU each time"""
 DOOMED: Final = (ExitCode.USAGE,)
 """Trying again does not change these: the configuration has to. OWNED_ELSEWHERE is not one, it passes."""
 
@@ -54,7 +52,7 @@ TimeoutStartSec={start:g}
 TimeoutStopSec={stop:g}
 WatchdogSec={watchdog:g}
 Restart=on-failure
-RestartSec={retry}
+RestartSec={retry:g}
 RestartPreventExitStatus={doomed}
 # A server that the kernel kills for memory is rebuilt: that is no reason to end the others.
 OOMPolicy=continue
@@ -142,7 +140,7 @@ def service_unit(program: str, place: Sequence[str], environment: Mapping[str, s
         start=budgets.UNIT_START,
         stop=budgets.UNIT_STOP,
         watchdog=budgets.UNIT_WATCHDOG,
-        retry=RETRY_S,
+        retry=budgets.UNIT_RETRY,
         doomed=" ".join(str(int(code)) for code in DOOMED),
         hardening=HARDENING.format(user=_user()) if system else "",
         target="multi-user.target" if system else "default.target",

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from supervisor import wording
-from supervisor.advice import FORGOTTEN, NEXT, STUCK_LOAD, troubles
+from supervisor.advice import NEXT, troubles
+from supervisor.budgets import FORGOTTEN, STUCK_LOAD
 from supervisor.commands import ps
 from supervisor.gateway.upkeep import GatewayState
 from supervisor.screen import fitted, gateway_words, lines, news, plain
