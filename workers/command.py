@@ -178,12 +178,12 @@ class CommandKind:
     async def probe(self, spec: GroupSpec, birth: Birth, subject: str) -> Answer:
         """Its page, whoever is asked for: leader and server are one process. That a port takes a connection would be no
         answer: the kernel takes it for a process that is stopped, too."""
-        from workers import command_hands
+        from workers import loopback
 
         page = spec.options["health"]
         if spec.is_outside and subject == PROXY:  # that is the client of the container engine: it has no page
             return Answer.UNKNOWN
-        return await command_hands.ask(birth.port, page, birth.client_key) if page else Answer.UNKNOWN
+        return await loopback.health(birth.port, page, birth.client_key) if page else Answer.UNKNOWN
 
     async def look_closer(self, spec: GroupSpec, birth: Birth, role: str) -> str | None:
         """Nothing is known of its work."""

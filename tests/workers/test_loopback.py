@@ -64,7 +64,12 @@ def test_what_an_answer_is_called(pieces: tuple[bytes, ...], answer: Answer) -> 
 
 
 def test_a_server_that_keeps_the_connection_is_not_waited_for() -> None:
-    assert ask(saying(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nOK", stay=True), loopback.health) is Answer.ANSWERED
+    kept = saying(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nOK", stay=True)
+    assert ask(kept, lambda port: loopback.work(port, "/", b"{}", "key")) is Answer.ANSWERED
+
+
+def test_what_stands_behind_the_status_of_a_health_page_is_not_waited_for() -> None:
+    assert ask(saying(b"HTTP/1.1 200 OK\r\n", stay=True), loopback.health) is Answer.ANSWERED
 
 
 def test_a_port_on_which_nobody_listens_refuses() -> None:
