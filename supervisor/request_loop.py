@@ -22,7 +22,7 @@ from supervisor.stream_watch import StreamWatch, wants_terminator
 from supervisor.streams import LOST, AnswerInterrupted, Upstream, Upstreams, watched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 DEADLINE_EXTENSION: Final = "queenright_deadline"
 """`extensions={"queenright_deadline": seconds}` of a request: how long it may take to the first byte of its answer."""
@@ -201,23 +201,12 @@ class Holding:
         watch = StreamWatch(strict=wants_terminator(call.request.url.path, call.body))
         upstream = self._carrier.upstream(response, self.upstreams)
         head: list[bytes] = []
-        outcome = Outcome.SILENT
         try:
-            while not watch.started:
-                piece = await upstream.piece()
-                if piece is None:
-                    outcome = Outcome.STREAM_ENDED
-                    break
-                head.append(piece)
-                watch.feed(piece)
-                if call.left <= 0:
-                    break
+            outcome = await read_on(upstream, call, head, watch.feed, lambda: watch.started)
             if watch.started:
                 upstream.grant(call.deadline - call.started)
                 delivered = self._passed_on(response, upstream, head, watch, call)
                 return Attempt(Outcome.ANSWER, response.status), delivered
-        except LOST as error:
-            outcome = broken_off(error, Outcome.STREAM_CUT)
         except BaseException:
             await upstream.aclose()
             raise
@@ -233,16 +222,13 @@ class Holding:
         upstream = self._carrier.upstream(response, self.upstreams)
         pieces: list[bytes] = []
         try:
-            while (piece := await upstream.piece()) is not None:
-                pieces.append(piece)
-                if call.left <= 0:
-                    return Attempt(Outcome.SILENT), None
-        except LOST as error:
-            return Attempt(broken_off(error, Outcome.BODY_CUT)), None
+            outcome = await read_on(upstream, call, pieces)
         finally:
             await upstream.aclose()
+        if outcome is Outcome.SILENT:
+            return Attempt(outcome), None
         body, status = b"".join(pieces), response.status
-        if is_cut(headers, status, body):
+        if outcome is Outcome.STREAM_CUT or is_cut(headers, status, body):
             return Attempt(Outcome.BODY_CUT), None
         told = headers.get(b"retry-after", b"")
         attempt = Attempt(
@@ -270,6 +256,28 @@ class Holding:
             stream=self._carrier.passed_on(upstream, head, watch, call.about),
             extensions=response.extensions,
         )
+
+
+async def read_on(
+    upstream: Upstream,
+    call: Call,
+    pieces: list[bytes],
+    feed: Callable[[bytes], object] = lambda _: None,
+    is_enough: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Read an answer into `pieces` until there is enough of it: then it is ANSWER. Else it ended first (STREAM_ENDED), was cut
+    (STREAM_CUT), or the request's time is over (SILENT). Each piece is fed to `feed`."""
+    try:
+        while not is_enough():
+            if (piece := await upstream.piece()) is None:
+                return Outcome.STREAM_ENDED
+            pieces.append(piece)
+            feed(piece)
+            if call.left <= 0:
+                return Outcome.SILENT
+    except LOST as error:
+        return broken_off(error, Outcome.STREAM_CUT)
+    return Outcome.ANSWER
 
 
 def _closed() -> QueenrightError:

@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from attrs import define
 
-from supervisor.answers import broken_off
 from supervisor.call import Call
 from supervisor.gateway import reassembly, saying
 from supervisor.gateway.tally import Asking
-from supervisor.request_loop import Holding
+from supervisor.request_loop import Holding, read_on
 from supervisor.request_policy import Action, Attempt, Outcome, decide
 from supervisor.stream_watch import StreamWatch, wants_terminator
-from supervisor.streams import LOST, watched
+from supervisor.streams import watched
 
 if TYPE_CHECKING:
     import httpcore
 
     from supervisor.contract import Endpoint
-    from supervisor.streams import Upstream
 
 
 @define(kw_only=True)
@@ -60,7 +58,7 @@ class GatheringHolding(Holding):
         upstream = self._carrier.upstream(response, self.upstreams)
         pieces: list[bytes] = []
         try:
-            outcome = await _all_of(upstream, call, watch, pieces)
+            outcome = await read_on(upstream, call, pieces, watch.feed)
         finally:
             await upstream.aclose()
         attempt = watched(outcome, watch, first_byte=False)
@@ -74,15 +72,3 @@ class GatheringHolding(Holding):
         headers = [(b"Content-Type", b"application/json; charset=utf-8"), (b"Content-Length", b"%d" % len(text))]
         whole = httpx.Response(status, headers=headers, stream=httpx.ByteStream(text))
         return Attempt(Outcome.ANSWER, status), whole
-
-
-async def _all_of(upstream: Upstream, call: Call, watch: StreamWatch, pieces: list[bytes]) -> Outcome:
-    try:
-        while (piece := await upstream.piece()) is not None:
-            pieces.append(piece)
-            watch.feed(piece)
-            if call.left <= 0:
-                return Outcome.SILENT
-    except LOST as error:
-        return broken_off(error, Outcome.STREAM_CUT)
-    return Outcome.STREAM_ENDED
