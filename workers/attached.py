@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from supervisor.contract import GroupSpec
 from supervisor.errors import ConfigError
 from supervisor.kinds import Activity, Answer, Birth, Command, Report, ServerState
-from workers.command import launches_of, unknown_keys
+from workers.as_written import launches_of, no_page, unknown_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -29,7 +29,6 @@ PROGRAM: Final = Path(__file__).resolve().parent / "attachment.py"
 FOR_EVER = 10 * 31_536_000.0  # budget: a start lasts until somebody starts the server, which is no failure of anybody's
 KNOWN: Final = ("health", "key_file", "unit", "url")
 
-_HEALTH: Final = re.compile(r"/[!-~]*")
 _UNIT: Final = re.compile(r"[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]*\.service")
 """systemd.unit(5); the first character is none that systemctl would take for an option."""
 
@@ -123,9 +122,8 @@ def _problems(group: GroupConfig) -> Iterator[str]:
     url = options.get("url")
     if not isinstance(url, str) or not _is_base(url):
         yield f"options.url: expected http://HOST:PORT without a path, found {url!r}"
-    health, key = options.get("health", "/health"), options.get("key_file", "x")
-    if not isinstance(health, str) or not _HEALTH.fullmatch(health):
-        yield f"options.health: expected a path that begins with / (no blanks), found {health!r}"
+    yield from no_page(options)
+    key = options.get("key_file", "x")
     if not isinstance(key, str) or not key.strip() or "\0" in key:
         yield f"options.key_file: expected the path of a file, found {key!r}"
     elif "key_file" in options and not (group.folder / Path(key).expanduser()).is_file():

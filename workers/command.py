@@ -13,10 +13,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.contract import GroupSpec, LaunchSpec
+from supervisor.contract import GroupSpec
 from supervisor.errors import ConfigError, EngineBinaryError
 from supervisor.kinds import PROXY, Activity, Answer, Birth, Command, Report, ServerState
 from workers import container_mounts, container_run
+from workers.as_written import launches_of, no_page, unknown_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -31,8 +32,6 @@ CONTAINER_START_PERIOD: Final = 60.0
 """Default of `start_period_s` for a container, seconds. What serves in one is often a Python engine that compiles kernels at
 its first request, for up to a minute, without a word (vLLM's and SGLang's logs say so)."""
 
-
-_HEALTH: Final = re.compile(r"/[!-~]*")
 _VARIABLE: Final = re.compile(r"(?!QUEENRIGHT_)[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -226,9 +225,8 @@ def _problems(group: GroupConfig) -> Iterator[str]:
     yield from unknown_keys(options, KNOWN)
     yield from _argv_problems(options)
     yield from _ready_problems(options, group.start_limit_s)
-    health, workdir = options.get("health", "/"), options.get("workdir", "/")
-    if not isinstance(health, str) or not _HEALTH.fullmatch(health):
-        yield f"options.health: expected a path that begins with / (no blanks), found {health!r}"
+    yield from no_page(options)
+    workdir = options.get("workdir", "/")
     if not isinstance(workdir, str) or not workdir.strip() or "\0" in workdir:
         yield f"options.workdir: expected the path of a directory, found {workdir!r}"
     elif not _path(workdir, group.folder).is_dir():
@@ -243,31 +241,6 @@ def _problems(group: GroupConfig) -> Iterator[str]:
             yield f"launches[{index}].idle_ttl_s: expected 0: a command has nothing that could unload it"
         if launch.arguments and index:
             yield f"launches[{index}].arguments: expected none: there is one process, and the first launch has its arguments"
-
-
-def unknown_keys(options: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[str]:
-    """A problem for each key that a kind does not know."""
-    for name in sorted(options.keys() - set(known)):
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, known, n=1)
-        yield f"options.{name}: unknown key; expected {f'`{near[0]}`?' if near else 'one of ' + ', '.join(known)}"
-
-
-def launches_of(group: GroupConfig, coming: Collection[Path] = ()) -> tuple[LaunchSpec, ...]:
-    """As the file says them. A model is a name here, and only shown; where it is a file, or one that is `coming`, by the
-    file's name."""
-    return tuple(
-        LaunchSpec(
-            role=launch.role,
-            model=path.stem if (path := launch.path) and (path in coming or path.is_file()) else launch.model,
-            path=launch.model,
-            context=launch.context,
-            sequences=launch.sequences,
-            pool=launch.pool,
-        )
-        for launch in group.launches
-    )
 
 
 def _stop(options: Mapping[str, Any], folder: Path) -> list[str]:
