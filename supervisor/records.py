@@ -8,7 +8,7 @@ checksum, so a damaged one is never taken for another truth. The layout, from th
 `crc32` is over the rest as canonical JSON (sorted keys, no blanks, ASCII). `version` is the promise to later programs:
 whoever finds one that he does not know says so and leaves the file alone.
 
-All of it blocks (fsync): off the trio thread. Over 300 lines, of which a third make cattrs strict.
+All of it blocks (fsync): off the trio thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from enum import Enum, IntEnum, StrEnum
 from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -257,74 +256,6 @@ def _plain_reason(error: BaseException, kind: type | None) -> str:
 
 @cache
 def _converter() -> Converter:
-    """cattrs without its conveniences: by itself it makes "5" an int, 1 a bool, and a string a tuple of letters."""
-    from collections.abc import Mapping, Sequence, Set
-    from typing import get_origin
+    from supervisor import strict  # brings cattrs, which a command that only looks never needs
 
-    from attrs import has
-    from cattrs import Converter
-
-    def is_enum(kind: Any) -> bool:
-        return isinstance(kind, type) and issubclass(kind, Enum)
-
-    def expect(kind: type, *accepted: type) -> Any:
-        def hook(value: object, target: type) -> object:
-            if target is not kind:  # cattrs looks hooks up by base class, and a StrEnum is a str
-                return structure_enum(value, target)
-            # By exact type: True is an int to isinstance.
-            if type(value) not in (kind, *accepted):
-                raise TypeError(f"expected {kind.__name__}, got {_show(value)}")
-            return kind(value)
-
-        return hook
-
-    def structure_enum(value: object, kind: Any) -> object:
-        if not is_enum(kind):
-            raise TypeError(f"no record may hold a {kind.__name__}")
-        allowed = [member.value for member in kind]
-        if type(value) not in {type(each) for each in allowed} or value not in allowed:
-            raise ValueError(f"expected one of {', '.join(map(repr, allowed))}, got {_show(value)}")
-        return kind(value)
-
-    def shape_of(kind: Any) -> type | None:
-        """The JSON container that stands for a type; None for what is no container."""
-        if has(kind):
-            return dict
-        origin = get_origin(kind) or kind
-        if not isinstance(origin, type) or issubclass(origin, (str, bytes)):
-            return None
-        return dict if issubclass(origin, Mapping) else list if issubclass(origin, (Sequence, Set)) else None
-
-    # cattrs' own hook is looked up by the hook that checks the container first: it must not find itself then.
-    busy: set[Any] = set()
-
-    def check_shape(kind: Any) -> Any:
-        shape = shape_of(kind)
-        busy.add(kind)
-        try:
-            inner = converter.get_structure_hook(kind, cache_result=False)
-        finally:
-            busy.discard(kind)
-
-        def hook(value: object, target: Any) -> object:
-            if type(value) is not shape:
-                expected = "an object" if shape is dict else "a list"
-                raise TypeError(f"expected {expected}, got {_show(value)}")
-            return inner(value, target)
-
-        return hook
-
-    converter = Converter(forbid_extra_keys=True, detailed_validation=True)
-    scalars: dict[type, tuple[type, ...]] = {str: (), bool: (), int: (), float: (int,)}
-    for scalar, accepted in scalars.items():
-        converter.register_structure_hook(scalar, expect(scalar, *accepted))
-    converter.register_structure_hook(Enum, structure_enum)
-    for base in (Enum, StrEnum, IntEnum):  # the nearest base class decides: str before Enum otherwise
-        converter.register_unstructure_hook(base, lambda member: member.value)
-    converter.register_structure_hook_factory(lambda kind: kind not in busy and shape_of(kind) is not None, check_shape)
-    return converter
-
-
-def _show(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    return strict.converter()
