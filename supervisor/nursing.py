@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from supervisor import budgets, listeners, restart, undoing
+from supervisor import budgets, listeners, undoing
 from supervisor.channels import at_hand
 from supervisor.containment import MAY, words
 from supervisor.errors import ProxyLostError
@@ -111,7 +111,7 @@ class Nurse:
 
     async def load(self, spec: GroupSpec, roles: Iterable[str]) -> bool:
         """Whether the group became ready; it is told either way."""
-        stage, delays, roles = "its proxy does not listen yet", iter(restart.POLICY.delays), list(roles)
+        stage, delays, roles = "its proxy does not listen yet", iter(budgets.RESTART_DELAYS), list(roles)
         try:
             with trio.fail_after(spec.start_limit_s):
                 if not spec.is_outside:
@@ -123,7 +123,7 @@ class Nurse:
                         listeners.refuse_impostors(self.life)
                     if not (roles := self.life.lost_roles()):  # one died while another was being loaded
                         break
-                    await trio.sleep(next(delays, restart.POLICY.delays[-1]))
+                    await trio.sleep(next(delays, budgets.RESTART_DELAYS[-1]))
         except trio.TooSlowError:
             limit = f"{spec.start_limit_s:g} s (start_limit_s of group {spec.name})"
             self._tell(Event.NOT_READY, f"not ready within {limit}: {stage}")

@@ -1,6 +1,6 @@
 """Whether, and after what delay, a group that died is started again. Pure: time and chance are passed in.
 
-The policy is data, and so is the history (a frozen value of plain numbers): it is left in the warden's note, and a
+The policy is in `budgets`; the history is data, a frozen value of plain numbers: it is left in the warden's note, and a
 keeper that takes over decides as its predecessor would have.
 
 Three things bound what a group that keeps dying may cost. A *row* of deaths waits longer each time; a life in health
@@ -24,23 +24,6 @@ SIGTERM = 15
 EXITED, KILLED = 1, 2  # CLD_EXITED and CLD_KILLED of waitid(2)
 TERMINATED = frozenset({(KILLED, SIGTERM), (EXITED, 0), (EXITED, 128 + SIGTERM)})
 """Ends that a SIGTERM may have brought about. llama-swap and the built-in proxy catch it and exit 0 (measured)."""
-
-
-class RestartPolicy(NamedTuple):
-    """Seconds and counts; what each is for stands in `budgets`."""
-
-    delays: tuple[float, ...] = budgets.RESTART_DELAYS
-    jitter: float = budgets.RESTART_JITTER
-    reset: float = budgets.RESTART_RESET
-    intensity: int = budgets.RESTART_INTENSITY
-    period: float = budgets.RESTART_PERIOD
-    doomed_tries: int = budgets.DOOMED_TRIES
-    port_tries: int = budgets.PORT_TRIES
-    term_pause: float = budgets.TERM_STORM_PAUSE
-
-
-POLICY = RestartPolicy()
-"""Of every group, and of every server under a proxy that lives."""
 
 
 class Verdict(NamedTuple):
@@ -77,7 +60,7 @@ class History:
     def died(self, now: float, chance: float = 0.0, *, port_conflict: bool = False) -> History:
         """A generation of the group ended without being asked to. `chance` is a new random number from 0 to 1."""
         healthy_for = now - self.ready_at if self.ready_at is not None else 0.0
-        begins = self.failures == 0 or healthy_for >= POLICY.reset
+        begins = self.failures == 0 or healthy_for >= budgets.RESTART_RESET
         return evolve(
             self,
             failures=1 if begins else self.failures + 1,
@@ -97,27 +80,28 @@ class History:
 
     def recent(self, at: float) -> tuple[float, ...]:
         """The restarts of the window that ends with `at`."""
-        return tuple(start for start in self.starts if start > at - POLICY.period)
+        return tuple(start for start in self.starts if start > at - budgets.RESTART_PERIOD)
 
 
 def decide(history: History, *, ended: Exit, why: str, now: float) -> Verdict:
     """The verdict on a death that `history.died` has already counted. `why` is the death in plain words."""
-    if history.doomed >= POLICY.doomed_tries:
+    if history.doomed >= budgets.DOOMED_TRIES:
         return _no(f"given up after {history.doomed} starts that never became ready; the last: {why}")
-    if history.port_conflicts >= POLICY.port_tries and not history.ever_ready:
+    if history.port_conflicts >= budgets.PORT_TRIES and not history.ever_ready:
         return _no(f"given up after {history.port_conflicts} starts whose ports other programs took; the last: {why}")
     delay = pause(history.failures, history.chance)
     if (ended.code, ended.status) in TERMINATED:
-        delay = max(delay, POLICY.term_pause)
-    if len(history.recent(now + delay)) >= POLICY.intensity:
-        restarts = f"{POLICY.intensity} restarts within {POLICY.period / 60:g} minutes"
+        delay = max(delay, budgets.TERM_STORM_PAUSE)
+    if len(history.recent(now + delay)) >= budgets.RESTART_INTENSITY:
+        restarts = f"{budgets.RESTART_INTENSITY} restarts within {budgets.RESTART_PERIOD / 60:g} minutes"
         return _no(f"given up after {restarts}; the last end: {why}")
     return Verdict(True, delay, f"{why}; restart {history.failures} in a row {when(delay)}")
 
 
 def pause(failures: int, chance: float) -> float:
     """Seconds before the next try after so many `failures` in a row, 1 or more."""
-    return POLICY.delays[min(failures, len(POLICY.delays)) - 1] * (1 + POLICY.jitter * chance)
+    delays = budgets.RESTART_DELAYS
+    return delays[min(failures, len(delays)) - 1] * (1 + budgets.RESTART_JITTER * chance)
 
 
 def when(delay: float) -> str:

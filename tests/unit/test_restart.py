@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from supervisor import budgets, notes, records, restart
 from supervisor.contract import Exit
-from supervisor.restart import EXITED, KILLED, POLICY, SIGTERM, History, Verdict
+from supervisor.restart import EXITED, KILLED, SIGTERM, History, Verdict
 
 SIGKILL, SIGSEGV = 9, 11
 DUMPED = 3
@@ -194,7 +194,7 @@ def test_there_is_no_tight_loop(lives: list[tuple[tuple[int, int], bool, float]]
         now += lived
         history, verdict = die(history, now, code, status)
         if not verdict.restart:
-            assert history.doomed >= budgets.DOOMED_TRIES or len(history.starts) == POLICY.intensity
+            assert history.doomed >= budgets.DOOMED_TRIES or len(history.starts) == budgets.RESTART_INTENSITY
             return
         now, waited = now + verdict.delay, waited + verdict.delay
         history = history.started_again(now)
@@ -254,24 +254,24 @@ class Looper(RuleBasedStateMachine):
     def dies(self, end: tuple[int, int], chance: float, conflict: bool, times: int) -> None:
         for _ in range(times):
             served, ready_at = self.history.ever_ready, self.history.ready_at
-            healthy = ready_at is not None and self.now - ready_at >= POLICY.reset
+            healthy = ready_at is not None and self.now - ready_at >= budgets.RESTART_RESET
             self.history = self.history.died(self.now, chance, port_conflict=conflict)
             verdict = restart.decide(self.history, ended=Exit(*end), why="x", now=self.now)
             if healthy:
                 assert self.history.failures == 1, "after so long in health the row begins anew"
             if not verdict.restart:
-                assert served is False or len(self.history.recent(self.now)) >= POLICY.intensity - 1
+                assert served is False or len(self.history.recent(self.now)) >= budgets.RESTART_INTENSITY - 1
                 self.up, self.given_up = False, True
                 return
             if self.history.failures > 1 and self.last_delay is not None:
                 assert verdict.delay >= self.last_delay, "within a row no delay is shorter than the one before"
-            assert verdict.delay <= POLICY.delays[-1] * (1 + POLICY.jitter)
+            assert verdict.delay <= budgets.RESTART_DELAYS[-1] * (1 + budgets.RESTART_JITTER)
             self.last_delay = verdict.delay
             self.now += verdict.delay
             self.history = self.history.started_again(self.now)
             self.starts.append(self.now)
             if not served:
-                assert self.history.doomed < POLICY.doomed_tries
+                assert self.history.doomed < budgets.DOOMED_TRIES
 
     @precondition(lambda self: self.given_up)
     @rule()
@@ -287,11 +287,12 @@ class Looper(RuleBasedStateMachine):
     @invariant()
     def no_window_holds_more_restarts_than_the_policy_allows(self) -> None:
         for start in self.starts:
-            assert len([one for one in self.starts if start - POLICY.period < one <= start]) <= POLICY.intensity
+            window = [one for one in self.starts if start - budgets.RESTART_PERIOD < one <= start]
+            assert len(window) <= budgets.RESTART_INTENSITY
 
     @invariant()
     def what_is_noted_stays_small(self) -> None:
-        assert len(self.history.starts) <= POLICY.intensity
+        assert len(self.history.starts) <= budgets.RESTART_INTENSITY
 
 
 TestLooper = Looper.TestCase
