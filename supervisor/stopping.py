@@ -68,9 +68,16 @@ def stop(
             how = _end_warden(slot, warden)
         leftovers.clear(slot)  # one that was killed, by us or by somebody meanwhile, did not sweep
         _, troubles = leftovers.end_outside(slot)
+    _check_left(slot, troubles)
+    took = time.monotonic() - began
+    if how != "keeper":  # else it said so itself, and of each group
+        journal.note(slot, "stopped", why=f"asked by {who}", how=how, took=f"{took:.1f} s")
+    return Stopped(how, took, members)
+
+
+def _check_left(slot: Slot, troubles: list[str]) -> None:
+    """Raise UnkillableError where something of the engine is left. What lives where there is a warden again is that one's."""
     left = locks.held_generations(slot) if locks.is_held(slot.warden_lock) is False else []
-    if not left and troubles:
-        raise UnkillableError(f"no process is left, but {'; '.join(troubles)}", WAY_OUT.format(name="*"))
     if left:
         pids = tuple(sorted(one.pid for one in leftovers.find(slot)))
         named = f"pid {', '.join(map(str, pids))} of " if pids else ""
@@ -79,10 +86,8 @@ def stop(
             "`ps` shows its state, probably D; its memory is not free",
             pids,
         )
-    took = time.monotonic() - began
-    if how != "keeper":  # else it said so itself, and of each group
-        journal.note(slot, "stopped", why=f"asked by {who}", how=how, took=f"{took:.1f} s")
-    return Stopped(how, took, members)
+    if troubles:
+        raise UnkillableError(f"no process is left, but {'; '.join(troubles)}", WAY_OUT.format(name="*"))
 
 
 def _ask(slot: Slot, who: str, drain_s: float, only: Identity | None) -> Iterator[dict[str, Any]]:
