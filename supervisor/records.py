@@ -167,7 +167,7 @@ def clear_temporaries(directory: Path) -> int:
     except FileNotFoundError:
         return count
     except OSError as error:
-        raise RecordError(f"{directory} cannot be cleared: {system_words(error)}") from error
+        raise RecordError(f"{directory} cannot be cleared: {system_words(error)}", "make it writable for us") from error
     return count
 
 
