@@ -91,7 +91,9 @@ def read_fields(path: Path, *, version: int, set_aside: bool = False) -> dict[st
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RecordError(f"{path} cannot be read: {system_words(error)}", "make it readable, or move it away") from error
+        raise RecordError(
+            f"{path} cannot be read: {system_words(error)}", "make it readable, or move it away"
+        ) from error
     if len(raw) > RECORD_LIMIT:
         raise _damaged(path, f"it is larger than {RECORD_LIMIT} bytes", set_aside=set_aside)
     try:
