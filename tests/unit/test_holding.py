@@ -92,9 +92,14 @@ class Keeper:
     """What of one is watched and acted on."""
 
     def __init__(self, slot: Slot, *held_groups: str) -> None:
-        self.slot, self.held, self.stopping = slot, "", ""
+        self.slot, self.stopping = slot, ""
         self.asked: list[list[str]] = []
-        self.tree = SimpleNamespace(held_groups=dict.fromkeys(held_groups, "why"), hold_groups=self.asked.append)
+        self.tree = SimpleNamespace(
+            held="",
+            held_groups=dict.fromkeys(held_groups, "why"),
+            hold=self.asked.append,
+            hold_groups=self.asked.append,
+        )
 
     async def changed(self) -> None:
         await trio.sleep_forever()
@@ -164,4 +169,4 @@ def test_a_keeper_holds_nothing_that_no_file_says(slot: Slot, groups: list[str],
     keeper = Keeper(slot)
     with pytest.raises(UsageError, match="is over already"):
         acts.hold(cast("acts.Keeper", keeper), {"groups": groups, "why": "held by ann"})
-    assert (keeper.held, keeper.asked) == ("", [])
+    assert keeper.asked == []
