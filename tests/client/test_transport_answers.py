@@ -170,7 +170,7 @@ def test_the_deadline_holds_while_a_directory_answers_with_the_dead() -> None:
     down = endpoint_at(closed_port())
     directory = FakeDirectory(down, then=[down] * 1000)
     with client(directory, url=down.url) as http:
-        answer = ask(http, deadline_s=0.2)
+        answer = ask(http, deadline_s=0.5)
     assert answer.status_code == 503
     assert len(directory.waits) < 20, "holds are spaced"
     (tried,) = answer.json()["error"]["tried"]
