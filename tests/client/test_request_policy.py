@@ -114,6 +114,23 @@ def test_answers_by_status_and_sender(status: int, sender: Sender, action: Actio
     assert (decision.action, decision.counts) == (action, counts)
 
 
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        Attempt(Outcome.REFUSED),
+        Attempt(Outcome.UNREACHED),
+        Attempt(Outcome.ANSWER, 503, sender=Sender.LOADING),
+        Attempt(Outcome.ANSWER, 503, sender=Sender.PROXY),
+        Attempt(Outcome.ANSWER, 429, sender=Sender.PROXY),
+    ],
+)
+def test_what_does_not_count_leaves_the_last_try_to_the_next_one(attempt: Attempt) -> None:
+    last = budgets.REPLAY_ATTEMPTS - 1
+    assert decide(Route.REPLAYABLE, attempt, counted=last, left_s=60.0).action in AGAIN
+    again = Attempt(Outcome.CLOSED)
+    assert decide(Route.REPLAYABLE, again, counted=last, left_s=60.0).action is Action.GIVE_UP
+
+
 def test_a_429_waits_as_told_but_not_past_the_deadline() -> None:
     assert answer(429, Sender.PROXY, 7.0).wait_s == 7.0
     assert answer(429, Sender.PROXY).wait_s == 1.0

@@ -9,9 +9,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from supervisor import undoing
-from supervisor.contract import EngineSpec, State
+from supervisor.contract import EngineSpec, Exit, State
+from supervisor.procs import Row
 from supervisor.slot import Slot
-from supervisor.tree import Tree
+from supervisor.tree import Tree, latest_rows
 from tests.unit import group_bench
 from tests.unit.group_bench import SPEC, FakeKind, FakeWarden, jumping
 
@@ -19,6 +20,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisor.procs import Procs
+
+
+@pytest.mark.parametrize(
+    ("states", "chosen"),
+    [
+        (["running", "gone"], "g0"),  # the one that follows died at once, or is told late: what lives is not given away
+        (["gone", "running"], "g1"),
+        (["gone", "gone"], "g1"),
+        (["gone", "stopping", "gone"], "g1"),
+    ],
+)
+def test_the_generation_that_is_taken_up_is_the_one_that_lives_else_the_last(states: list[str], chosen: str) -> None:
+    rows = [Row(f"g{number}", "chat", 1, 1, state, Exit(0, 0), None) for number, state in enumerate(states)]
+    other = Row("x0", "embed", 1, 1, "gone", Exit(0, 0), None)
+    found = latest_rows([*rows, other])
+    assert {name: row.gen for name, row in found.items()} == {"chat": chosen, "embed": "x0"}
 
 
 @jumping
