@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisor import budgets, identity, silence, stopping
@@ -54,6 +54,9 @@ looks = st.lists(
 
 
 @given(looks)
+@example([(WARDEN, "T", False, 6.0), (SUCCESSOR, "T", False, 6.0)])
+@example([(WARDEN, "T", False, 6.0), (None, "T", False, 1.0), (WARDEN, "T", False, 6.0)])
+@example([(WARDEN, "T", False, 6.0), (WARDEN, "T", True, 1.0), (WARDEN, "T", False, 6.0)])
 def test_an_answer_another_state_or_another_warden_begins_the_proof_anew(
     looks: list[tuple[Identity | None, str, bool, float]],
 ) -> None:
