@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from supervisor import budgets, listeners, undoing
+from supervisor import budgets, listeners, restart, undoing
 from supervisor.channels import at_hand
 from supervisor.containment import MAY, words
 from supervisor.errors import ProxyLostError

@@ -24,12 +24,12 @@ def tenure(tmp_path: Path) -> Iterator[Tenure]:
     slot.prepare()
 
     def again(_: object) -> Any:
-        raise EngineStartError(f"attempt {tenure.attempts} failed")
+        raise EngineStartError(f"attempt {made.attempts} failed")
 
     membership = SimpleNamespace(slot=slot, leave=lambda: None)
-    tenure = Tenure(cast("Any", SimpleNamespace(membership=membership)), again)
-    yield tenure
-    tenure.leave()
+    made = Tenure(cast("Any", SimpleNamespace(membership=membership)), again)
+    yield made
+    made.leave()
 
 
 def test_who_waited_hears_of_the_failure_and_who_comes_later_has_it_tried_again(tenure: Tenure) -> None:
