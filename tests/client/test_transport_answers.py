@@ -192,6 +192,16 @@ def test_closing_the_client_ends_what_it_holds() -> None:
         assert answers[0].status_code == 503
 
 
+def test_nothing_is_sent_by_a_client_that_is_closed() -> None:
+    """A connection that it made now would be closed by nobody."""
+    with ScriptedServer() as server:
+        transport = HoldingTransport(FakeDirectory(server.endpoint()), [server.endpoint()])
+        transport.close()
+        answer = transport.handle_request(httpx.Request("POST", server.url + CHAT, content=b"{}"))
+        assert answer.status_code == 503
+        assert "was closed" in answer.read().decode()
+
+
 def test_a_callers_read_timeout_is_its_deadline() -> None:
     with ScriptedServer(Talk.wait_for_hangup) as server:
         started = time.monotonic()

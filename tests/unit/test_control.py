@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from supervisor.draining import InFlight
 
+WARDEN = {"pid": 7, "ticks": 100}
 LIMIT = 20.0
 """Seconds: only a hang takes so long."""
 
@@ -57,7 +58,7 @@ class FakeKeeper:
         return {"number": self.number, "stopped": self.stopped, "padding": self.padding}
 
     def brief(self) -> dict[str, Any]:
-        return {"number": self.number}
+        return {"number": self.number, "warden": WARDEN}
 
     def is_settled(self, groups: list[str]) -> bool:
         return set(groups) <= self.up
@@ -169,7 +170,7 @@ def test_a_question_is_answered(server: Server) -> None:
 
 
 def test_a_brief_answer_has_what_binding_needs_and_does_not_look_at_members(server: Server) -> None:
-    assert ask(server.slot, "status", brief=True) == {"number": 0}
+    assert ask(server.slot, "status", brief=True) == {"number": 0, "warden": WARDEN}
     assert ask(server.slot, "status", brief="yes") == {"number": 0, "stopped": "", "padding": ""}
 
 
@@ -250,6 +251,15 @@ def test_a_stop_without_a_name_and_one_with_a_long_one(server: Server) -> None:
         heard = follow(server, "stop", **who)
         next(heard)
         assert next(heard)["stopped"] == shown
+
+
+def test_a_stop_that_is_meant_for_one_warden_stops_no_other_ones_engine(server: Server) -> None:
+    for other in ({"pid": 7, "ticks": 99}, {"pid": 8, "ticks": 100}, {}):
+        with pytest.raises(ControlError, match="this is another one"):
+            next(follow(server, "stop", who="a test", warden=other))
+        assert server.keeper.stopped == ""
+    heard = follow(server, "stop", who="a test", warden=WARDEN)
+    assert [next(heard)["stopped"] for _ in range(2)] == ["", "asked by a test"]
 
 
 def test_a_stop_that_drains_comes_when_that_is_over_and_says_what_came_of_it(server: Server) -> None:

@@ -1,4 +1,5 @@
-"""For whom the directory vouches: who served on a port, as far as pids mean the same to it as to the keeper."""
+"""For whom the directory vouches: who served on a port, as far as pids mean the same to it as to the keeper. And for how
+long what it heard is what it says."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from supervisor.contract import EngineSpec
 from supervisor.directory import Directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from supervisor.tenure import Tenure
@@ -31,6 +32,9 @@ class Place:
 
     def group_record(self, group: str) -> Path:
         return self.path / f"{group}.json"
+
+    def note_use(self, now: float) -> None:
+        pass
 
     def group_key(self, group: str) -> Path:
         return self.path / "key"
@@ -52,6 +56,7 @@ def heard(
     warden_ticks: int,
     ticks: int | None = None,
     warden: int = 0,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Directory:
     """A directory whose keeper said that this process leads; its warden has the number of `leader`, too."""
     server = {"role": "chat", "model": "m"}
@@ -66,6 +71,7 @@ def heard(
     group |= {"proxy": proxy, "servers": [server]}
 
     def ask(*_: Any, **__: Any) -> dict[str, Any]:
+        meanwhile()
         return {"groups": [group], "warden": {"pid": warden or leader, "ticks": warden_ticks}}
 
     monkeypatch.setattr(control, "ask", ask)
@@ -124,3 +130,27 @@ def test_a_leader_that_was_dead_when_the_keeper_told_of_it_is_not_vouched_for(
     process.wait()
     directory = heard(tmp_path, monkeypatch, leader=process.pid, ticks=ticks, warden=own.pid, warden_ticks=own.ticks)
     assert not directory.vouches(PORT)
+
+
+def test_what_was_heard_is_said_until_the_keeper_writes_of_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = identity.own()
+    record = tmp_path / "a.json"
+    record.write_text("one")
+    directory = heard(tmp_path, monkeypatch, leader=own.pid, warden_ticks=own.ticks)
+    said = directory.current("a")
+    assert said is not None
+    assert said.generation == "g1"
+    record.unlink()
+    assert directory.current("a") is None
+
+
+def test_what_the_keeper_writes_while_it_is_asked_is_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer may be from before that: a request would go, with its key, to whoever has the old port."""
+    own = identity.own()
+    record = tmp_path / "a.json"
+    directory = heard(
+        tmp_path, monkeypatch, leader=own.pid, warden_ticks=own.ticks, meanwhile=lambda: record.write_text("two")
+    )
+    assert directory.current("a") is None

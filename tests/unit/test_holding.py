@@ -147,6 +147,22 @@ def test_no_hold_is_taken_away_while_somebody_may_be_writing_the_next_one(slot: 
     assert holding.on_groups(slot)["chat"].who == "bob"
 
 
+def test_a_hold_that_takes_the_place_of_one_that_is_over_stays(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written between the look and the lock."""
+    let_end(slot, "chat")
+    take = locks.try_acquire
+
+    def late(path: Path) -> locks.Hold | None:
+        holding.place(slot, "bob", "another", "chat", for_s=HOUR)
+        return take(path)
+
+    monkeypatch.setattr(locks, "try_acquire", late)
+    keeper = Keeper(slot, "chat")
+    watch_for_a_while(keeper, 10)
+    assert not keeper.asked
+    assert holding.on_groups(slot)["chat"].who == "bob"
+
+
 def test_a_file_that_cannot_be_taken_away_is_told_once(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
     let_end(slot, "chat")
     holding.place(slot, "ann", "benchmark", "embed")
