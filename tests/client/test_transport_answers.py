@@ -210,6 +210,21 @@ def test_a_callers_read_timeout_is_its_deadline() -> None:
         assert time.monotonic() - started < budgets.REQUEST_DEADLINE / 10
 
 
+@pytest.mark.parametrize(
+    ("content_type", "begun"), [("application/json", b'{"choices":'), ("text/event-stream", b": nothing yet\n\n")]
+)
+def test_an_answer_that_begins_and_says_no_more_was_silent_not_cut(content_type: str, begun: bytes) -> None:
+    def begins(talk: Talk) -> None:
+        talk.start_chunks(content_type)
+        talk.chunk(begun)
+        talk.wait_for_hangup()
+
+    with ScriptedServer(begins) as server, client(FakeDirectory(server.endpoint()), url=server.url) as http:
+        answer = ask(http, deadline_s=0.3)
+    assert answer.status_code == 503
+    assert "no answer came within the deadline" in answer.json()["error"]["message"]
+
+
 # --- rewriting ------------------------------------------------------------------------------------------------------
 
 

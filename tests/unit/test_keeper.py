@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import resource
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
 
 from supervisor.advice import off_device
-from supervisor.keeper import FILES, files
+from supervisor.keeper import FILES, Keeper, files
 from supervisor.portrait import reason_of
 
 ENDLESS = resource.RLIM_INFINITY
@@ -50,3 +52,21 @@ def test_the_engines_reason_is_that_of_the_group_that_gives_it_its_state(state: 
     ]
     assert reason_of(state, groups) == wanted
     assert reason_of(state, groups[:1]) == ""
+
+
+def test_what_is_asked_of_it_is_answered_once_the_warden_has_it_and_only_then_does_it_go() -> None:
+    """A keeper that died before would have undone it; one that goes before is nobody to answer."""
+    happened: list[str] = []
+
+    async def settle() -> None:
+        happened.append("the warden has it")
+
+    keeper = SimpleNamespace(
+        acts={"restart-keeper": lambda *_: happened.append("done")},
+        tell=lambda: happened.append("told"),
+        procs=SimpleNamespace(settle=settle),
+        _is_leaving=True,
+        _stop_asked=SimpleNamespace(set=lambda: happened.append("it goes")),
+    )
+    trio.run(Keeper.act, cast("Keeper", keeper), "restart-keeper", {})
+    assert happened == ["done", "told", "the warden has it", "it goes"]

@@ -39,6 +39,29 @@ def test_the_generation_that_is_taken_up_is_the_one_that_lives_else_the_last(sta
 
 
 @jumping
+async def test_a_group_that_is_released_stays_down_while_the_slot_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_bench.prepare(monkeypatch)
+    slot = Slot(tmp_path / "slot")
+    slot.prepare()
+    tree = Tree(
+        EngineSpec((SPEC,)), slot, lambda _: FakeKind(), cast("Procs", FakeWarden()),
+        tell=lambda *_: None, tell_end=lambda _: None, changed=trio.lowlevel.checkpoint,
+    )  # fmt: skip
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: tree.run(held="held by bob", held_groups={"chat": "held by ann"}))
+        await trio.sleep(60)
+        tree.release_groups(["chat"])
+        await trio.sleep(60)
+        assert tree.groups["chat"].state is State.HELD
+        tree.release()
+        await trio.sleep(60)
+        assert tree.groups["chat"].state is State.RUNNING
+        nursery.cancel_scope.cancel()
+
+
+@jumping
 @pytest.mark.process
 async def test_a_group_that_was_held_waits_for_what_an_earlier_engine_left_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
