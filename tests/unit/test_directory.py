@@ -101,7 +101,7 @@ def test_a_process_that_has_the_leaders_number_by_now_vouches_for_nobody(
 ) -> None:
     ticks, own = identity.start_ticks(process.pid), identity.own()
     assert ticks is not None
-    who = {"leader": process.pid, "warden": own.pid, "warden_ticks": own.ticks}
+    who: dict[str, Any] = {"leader": process.pid, "warden": own.pid, "warden_ticks": own.ticks}
     assert heard(tmp_path, monkeypatch, ticks=ticks, **who).vouches(PORT)
     assert not heard(tmp_path, monkeypatch, ticks=ticks - 1, **who).vouches(PORT)
 

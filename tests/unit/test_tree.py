@@ -49,15 +49,19 @@ async def test_a_group_that_is_released_stays_down_while_the_slot_is_held(
         EngineSpec((SPEC,)), slot, lambda _: FakeKind(), cast("Procs", FakeWarden()),
         tell=lambda *_: None, tell_end=lambda _: None, changed=trio.lowlevel.checkpoint,
     )  # fmt: skip
+
+    def state() -> State:
+        return tree.groups["chat"].state
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: tree.run(held="held by bob", held_groups={"chat": "held by ann"}))
         await trio.sleep(60)
         tree.release_groups(["chat"])
         await trio.sleep(60)
-        assert tree.groups["chat"].state is State.HELD
+        assert state() is State.HELD
         tree.release()
         await trio.sleep(60)
-        assert tree.groups["chat"].state is State.RUNNING
+        assert state() is State.RUNNING
         nursery.cancel_scope.cancel()
 
 
