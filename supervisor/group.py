@@ -178,6 +178,8 @@ class Group:
                 self.reason = ""
             case Event.WANTED | Event.STOP if was is State.FAILED:
                 self.past = self.past.forgiven()
+                if happening.event is Event.WANTED and self.life is None:
+                    self.reason = ""  # it is a new start; else it tells what could not be ended
             case _:
                 pass
 

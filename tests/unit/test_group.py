@@ -1255,8 +1255,12 @@ async def test_what_was_given_up_stays_so_over_a_keepers_death(bench: Bench) -> 
         assert other.state() is State.FAILED
         assert "Permission denied" in other.group.reason
         assert other.warden.spawned == []
+        reasons: list[str] = []
+        other.group.changed = lambda: reasons.append(other.group.reason)
         await other.tell(Event.WANTED)
         assert other.state() is State.RUNNING
+        assert reasons
+        assert not any("given up" in reason for reason in reasons), "why it was given up is no reason for the new start"
     third = other.next_keepers()
     async with third.alive(row_of(third)):
         assert third.state() is State.RUNNING
