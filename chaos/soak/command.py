@@ -211,7 +211,8 @@ def _compare(words: list[str]) -> int:
         try:
             runs.append(json.loads(Path(name).read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
-            raise UsageError(f"{name} is no report of a soak: {error}", "give the report.json of a run") from error
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise UsageError(f"{name} is no report of a soak: {why}", "give the report.json of a run") from error
     try:
         print(compare(runs[0], runs[1]))
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -27,6 +27,9 @@ def test_a_place_for_the_report_that_cannot_be_one_is_refused_at_once(
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"verdict": "holds", "rounds": [1]}'])
 def test_what_is_no_report_is_not_compared(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["soak", "compare", str(tmp_path / "a"), str(tmp_path / "b")]) == ExitCode.USAGE
+    said = f"queenright: {tmp_path / 'a'} is no report of a soak: No such file or directory\n"
+    assert capsys.readouterr().err.startswith(said)
     for name in ("a", "b"):
         (tmp_path / name).write_text(text)
     assert cli.main(["soak", "compare", str(tmp_path / "a"), str(tmp_path / "b")]) == ExitCode.USAGE
