@@ -149,7 +149,7 @@ class Keeper:
                 self.recoveries.see(each, groups[each].state, time.monotonic())
                 self._narrator.see_fetch(each, groups[each].fetch.describe())
                 nurse = groups[each].nurse
-                self._narrator.see_loads(each, nurse.loads.told if nurse else {}, time.monotonic())
+                self._narrator.see_loads(each, nurse.loads.long if nurse else {})
             self._narrator.see((each, groups[each].state, groups[each].reason) for each in names)
 
     def _note_end(self, facts: dict[str, Any]) -> None:

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 
 class Loading(NamedTuple):
-    """One load. `moved`: seconds since the epoch when `read` last grew, for people."""
+    """One load. `moved`: seconds since the epoch when `read` last grew, for people. `begun`: on trio's clock."""
 
     pid: int
     read: int
     size: int
     moved: float
+    begun: float
 
 
 class LoadWatch:
@@ -50,17 +51,24 @@ class LoadWatch:
         return {"bytes": found.read, "of": found.size, "moved": round(found.moved, 3)}
 
     @property
-    def told(self) -> dict[str, dict[str, Any]]:
-        """`describe` of each role that loads."""
-        found = {role: self.describe(role) for role in self._loads}
+    def long(self) -> dict[str, dict[str, Any]]:
+        """`describe` of each role that has loaded for LOAD_SAID, and still does."""
+        found = {
+            role: self.describe(role)
+            for role, load in self._loads.items()
+            if trio.current_time() - load.begun >= budgets.LOAD_SAID
+        }
         return {role: load for role, load in found.items() if load is not None}
 
     async def run(self) -> None:
         """Look, once a second, until cancelled."""
+        known = set[str]()
         while True:
             moved = [await self._look(launch.role, launch.path) for launch in self._spec.launches]
-            if any(moved):
+            long = set(self.long)
+            if any(moved) or long - known:
                 self._changed()
+            known = long
             await trio.sleep(budgets.LOAD_LOOK)
 
     async def _look(self, role: str, path: str) -> bool:
@@ -81,7 +89,8 @@ class LoadWatch:
         if read is None or (was is not None and read <= was.read):
             return False
         size = sum(sizes.values())
-        self._loads[role] = Loading(pid, min(read, size), size, time.time())
+        begun = was.begun if was is not None else trio.current_time()
+        self._loads[role] = Loading(pid, min(read, size), size, time.time(), begun)
         return True
 
 

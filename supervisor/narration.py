@@ -28,8 +28,8 @@ class Narrator:
         self._slot, self._console = slot, console
         self._seen: dict[str, tuple[State, str]] = {}
         self._tenths: dict[str, tuple[str, int]] = {}
-        self._loads: dict[tuple[str, str], tuple[float, int]] = {}
-        """By group and role: since when it is seen, and the tenth that was said last."""
+        self._loads: dict[tuple[str, str], int] = {}
+        """By group and role, the tenth that was said last."""
         self._gateway = ""
         self._untold: list[tuple[float, str, dict[str, Any]]] = []
         """When, what ("" for what is said only), and the facts, in the order in which it happened."""
@@ -53,16 +53,14 @@ class Narrator:
         if was is not None and was[0] == now[0] and now[1] > was[1]:
             self._note("fetch", {"group": name, "step": now[0], "bytes": fetching["bytes"], "of": fetching["of"]})
 
-    def see_loads(self, name: str, loads: dict[str, dict[str, Any]], now: float) -> None:
-        """How far a group's servers are with loading, by role: a line for each tenth of a model, for a terminal alone, and none of a
-        load that is over by LOAD_SAID. `now` in seconds of a clock that only goes on."""
+    def see_loads(self, name: str, loads: dict[str, dict[str, Any]]) -> None:
+        """How far a group's servers are with long loads, by role: a line for each tenth of a model, for a terminal alone."""
         for gone in [key for key in self._loads if key[0] == name and key[1] not in loads]:
             del self._loads[gone]
         for role, load in loads.items():
             tenth = 10 * load["bytes"] // max(1, load["of"])
-            since, said = self._loads.setdefault((name, role), (now, -1))
-            if now - since >= budgets.LOAD_SAID and tenth > said:
-                self._loads[name, role] = (since, tenth)
+            if tenth > self._loads.get((name, role), -1):
+                self._loads[name, role] = tenth
                 self._say(f"{name}: loading {role}: {progress(load['bytes'], load['of'])}")
 
     def see_gateway(self, gateway: dict[str, Any]) -> None:

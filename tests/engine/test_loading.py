@@ -34,7 +34,8 @@ def test_a_load_shows_how_far_it_is_whether_the_model_is_mapped_or_read(place: P
     read = Launch("embed", model, knobs={"load": 600, "read_model": 0.25})
     blind = Launch("blind", model, knobs={"load": 600})
     place.configure({"chat": (mapped,), "embed": (read,), "blind": (blind,)})
-    place.front().open(wait=False)
+    run = place.run(wait=False)
+    run.wait_said("embed: starting")
 
     def loading(name: str) -> dict[str, Any] | None:
         (server,) = place.group(name)["servers"]
@@ -50,3 +51,5 @@ def test_a_load_shows_how_far_it_is_whether_the_model_is_mapped_or_read(place: P
     assert SIZE / 4 <= quarter["bytes"] < SIZE
     assert abs(half["moved"] - time.time()) < 600
     assert loading("blind") is None, "what does not show is not made up"
+    run.wait_said(f"chat: loading chat: {100 * half['bytes'] // SIZE} %, ")  # also of one that has stopped
+    run.wait_said("embed: loading embed: ")
