@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 STYLES: Final = {"good": "green", "bad": "bold red", "changing": "yellow", "quiet": "dim", "": ""}
 """The moods of `screen.Line` in rich's words."""
+DUMB: Final = ("dumb", "unknown")
+"""TERM of terminals that have no screen to draw on, as rich knows them: they get lines, as a pipe does."""
 FOOT: Final = 2
 """Rows at the foot of a watch."""
 
@@ -62,7 +65,7 @@ COMMAND: Final = Status()
 def _watch(slot: Slot, *, as_json: bool) -> int:
     """Until Ctrl-C, which is how a watch ends: without a word."""
     try:
-        if as_json or not sys.stdout.isatty():
+        if as_json or not sys.stdout.isatty() or os.environ.get("TERM", "").lower() in DUMB:
             _tell(slot, as_json=as_json)
         else:
             _show(slot)

@@ -56,6 +56,16 @@ def test_a_watch_goes_on_over_the_ends_of_engines_and_ends_with_ctrl_c(place: Pl
     assert not any("\x1b" in line for line in said)
 
 
+def test_a_terminal_that_cannot_be_drawn_on_gets_lines(place: Place) -> None:
+    words = ["env", "TERM=dumb", *place.command("status", "--watch")]
+    terminal = Running(place, words)
+    place.running.append(terminal)
+    terminal.wait_said("engine: down: no engine")
+    terminal.type(b"\x03")
+    assert terminal.wait() == 130
+    assert "\x1b" not in terminal.said()
+
+
 def test_a_reader_that_leaves_ends_a_watch_into_a_pipe(place: Place) -> None:
     read, write = os.pipe()
     pipe = subprocess.Popen(
