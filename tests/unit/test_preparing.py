@@ -341,7 +341,7 @@ def test_the_screen_and_a_watch_say_how_far_it_is() -> None:
     assert "fetching chat.gguf: 43 %, 43.0 of 100.0 MiB" in screen.plain(snapshot, 10.0)
     assert "43.0 of 100.0 MiB, nothing for 20 s" in screen.plain(snapshot, 29.0)
     after = {**snapshot, "groups": [{**group, "fetching": {**group["fetching"], "bytes": 44 << 20}}]}  # type: ignore[dict-item]
-    assert screen.news(snapshot, after) == ["group chat: fetching 44 %: fetching chat.gguf"]
+    assert screen.news(snapshot, after) == ["group chat: fetching 44 %: chat.gguf"]
 
 
 def test_events_have_a_line_for_each_tenth(tmp_path: Path) -> None:
