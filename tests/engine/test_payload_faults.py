@@ -120,7 +120,7 @@ def test_a_first_start_fetches_and_says_how_far_it_is_and_is_no_failure(place: P
     assert place.group()["restarts"] == 0
     assert not ends(place)
     told = place.cli("events").stdout
-    assert f"chat: fetching: fetching chat.gguf from {source.url}" in told
+    assert f"chat: fetching: chat.gguf from {source.url}" in told
     assert "chat: failed" not in told
 
 
