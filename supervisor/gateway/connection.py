@@ -67,7 +67,10 @@ class Connection(TCPServer):
                 return
             event = RawData(data=left)
         if not (self._is_over and isinstance(event, Updated)):
-            await super().protocol_send(event)
+            with suppress(
+                trio.BusyResourceError
+            ):  # this side of it is being ended by somebody: nothing more can be said
+                await super().protocol_send(event)
 
     def _taken_at_once(self, data: bytes) -> int:
         """Bytes that the kernel took without a wait. The pieces of a stream are small, and a lock, a shield and three
@@ -262,6 +265,7 @@ async def read_away(stream: trio.SocketStream, limit_s: float) -> None:
     """Read what a client still sends to somebody who said his last word: closing on it would reset the connection, and
     the client would see that instead of the answer (RFC 9112, 9.6)."""
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError), trio.move_on_after(limit_s):
-        await stream.send_eof()
+        with suppress(trio.BusyResourceError):  # an answer is on its way
+            await stream.send_eof()
         while await stream.receive_some(65536):
             pass

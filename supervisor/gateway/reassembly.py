@@ -39,6 +39,13 @@ def streamed(path: str, body: dict[str, Any]) -> dict[str, Any] | None:
 
 def whole(path: str, stream: bytes) -> tuple[int, dict[str, Any]]:
     """Status and body that the stream of server-sent events amounts to. Raises UnreadableStreamError."""
+    try:
+        return _whole(path, stream)
+    except (AttributeError, LookupError, TypeError) as error:  # whatever a server puts where its chunks have objects
+        raise UnreadableStreamError(f"an event is no chunk of an answer: {error}") from error
+
+
+def _whole(path: str, stream: bytes) -> tuple[int, dict[str, Any]]:
     is_chat = path in CHAT
     answer: dict[str, Any] = {}
     choices: dict[int, dict[str, Any]] = {}

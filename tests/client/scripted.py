@@ -161,7 +161,7 @@ def _requests(connection: socket.socket) -> Iterator[Received]:
                 return
             buffer += piece
         head, _, buffer = buffer.partition(b"\r\n\r\n")
-        first, *lines = head.decode().split("\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", "0"))
         while len(buffer) < length:

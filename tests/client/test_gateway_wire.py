@@ -300,6 +300,18 @@ def test_a_target_that_is_no_urls_is_refused(play: Callable[..., Any]) -> None:
     play(scene)
 
 
+def test_no_tunnel_is_made(play: Callable[..., Any]) -> None:
+    async def scene(wire: Wire) -> None:
+        client = await wire.connect()
+        for _ in range(2):
+            await client.say(b"CONNECT" + THINGS[3:] + b"\r\n")
+            status, _, body = await client.answer()
+            assert (status, json.loads(body)["error"]["code"]) == (405, "not_allowed")
+        assert not wire.upstream.received
+
+    play(scene)
+
+
 def test_an_upgrade_is_not_heard_of_and_what_is_of_one_connection_stays_there(play: Callable[..., Any]) -> None:
     def hop(talk: Talk) -> None:
         talk.reply(200, ANSWER, "Connection: X-Hop, keep-alive", "X-Hop: 1", "X-End: 1")

@@ -162,7 +162,17 @@ def test_an_error_in_a_stream_has_the_status_it_would_have_had() -> None:
     assert (status, answer["choices"][0]["message"]["content"]) == (200, "a")
 
 
-@pytest.mark.parametrize("text", [b"", b": only a comment\n\n", b"data: {\n\n", b"data: [DONE]\n\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b": only a comment\n\n",
+        b"data: {\n\n",
+        b"data: [DONE]\n\n",
+        b'data: {"choices":[7]}\n\n',
+        b'data: {"choices":[{"delta":{"tool_calls":[3]}}]}\n\n',
+    ],
+)
 def test_what_is_no_stream_of_completions_is_refused(text: bytes) -> None:
     with pytest.raises(reassembly.UnreadableStreamError):
         reassembly.whole(CHAT, text)
