@@ -25,6 +25,7 @@ from tests.client.scripted import PATIENCE, FakeDirectory, ScriptedServer, Talk
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from supervisor.contract import Endpoint
     from tests.client.scripted import Step
 
 T = TypeVar("T")
@@ -46,6 +47,10 @@ class Found(FakeDirectory):
 
     def has_proxy(self, group: str) -> bool:
         return False
+
+    def wait(self, group: str, *, unlike: str | None, deadline: float) -> Endpoint:
+        assert self.endpoint is not None
+        return self.endpoint
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -113,7 +118,7 @@ class Client:
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Plays a scene on a gateway whose server follows the script."""
 
-    def played(scene: Callable[[Wire], Awaitable[T]], *script: Step) -> T:
+    def played(scene: Callable[[Wire], Awaitable[T]], *script: Step, limit_s: float = 30.0) -> T:
         chat = LaunchSpec("chat", "smol", "/smol.gguf", 4096, 1)
         spec = EngineSpec((GroupSpec("chat", "command", (chat,), "p"),), gateway=GatewaySpec())
         tally = Tally()
@@ -125,14 +130,14 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.run)
                 async with AsyncExitStack() as clients:
-                    with trio.fail_after(30):
+                    with trio.fail_after(limit_s):
                         result = await scene(Wire(server, upstream, listener.getsockname(), tally, clients))
                 nursery.cancel_scope.cancel()
             await server._forwarding._carrier.pool.aclose()
             return result
 
         with ScriptedServer(*script) as upstream:
-            monkeypatch.setattr(forwarding, "Whereabouts", lambda _: Found(upstream.endpoint(), [upstream.endpoint()]))
+            monkeypatch.setattr(forwarding, "Whereabouts", lambda _: Found(upstream.endpoint()))
             return trio.run(main, upstream, socket.create_server(("127.0.0.1", 0)))
 
     return played
