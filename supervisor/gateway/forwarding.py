@@ -113,9 +113,8 @@ class Forwarding:
         if spec is None:
             await reply.unavailable("the engine is starting")
             return None
-        if (
-            scope["method"] == "CONNECT"
-        ):  # a 2xx of the server's would make a tunnel of this connection (RFC 9110, 9.3.6)
+        # A 2xx of the server's would make a tunnel of this connection (RFC 9110, 9.3.6)
+        if scope["method"] == "CONNECT":
             await reply.refuse(405, saying.error("this is no proxy", "invalid_request_error", "not_allowed"))
             return None
         if ".." in path.split("/") or not path.startswith("/"):
