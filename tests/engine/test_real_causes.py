@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.process, pytest.mark.engine]
 
 MEMORY = 3 * 2**30
+TRIES = 5
+"""Of a server that ends without the words for it: its log has a thread of its own, and on a busy machine it is over before
+that wrote them (1 of 40 said nothing at all, measured). A rule that matches no more finds nothing in any."""
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +46,16 @@ def end_of(*arguments: object, port: int | None = None, limit: Callable[[], None
     except EngineBinaryError as error:
         pytest.skip(str(error))
     argv = [*server.argv, "--port", str(port or free_port()), *map(str, arguments)]
-    done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, preexec_fn=limit, check=False
-    )
-    ended = Exit(1, done.returncode) if done.returncode >= 0 else Exit(2, -done.returncode)
-    return name(Evidence(ended, "the chat server did not start", tuple((done.stdout + done.stderr).splitlines())))
+    for _ in range(TRIES):
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, preexec_fn=limit, check=False
+        )
+        ended = Exit(1, done.returncode) if done.returncode >= 0 else Exit(2, -done.returncode)
+        said = tuple((done.stdout + done.stderr).splitlines())
+        found = name(Evidence(ended, "the chat server did not start", said))
+        if found.word is not Word.UNKNOWN:
+            break
+    return found
 
 
 def test_hal0_2037_a_bad_flag() -> None:
