@@ -18,6 +18,7 @@ from supervisor import identity, locks, membership
 from supervisor.contract import GENERATION_VARIABLE
 from supervisor.slot import Slot
 from tests.process.children import Child
+from tests.support import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,6 +94,8 @@ def dying() -> Iterator[tuple[subprocess.Popen[bytes], Identity]]:
     environment = {GENERATION_VARIABLE: "g1"}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:
         try:
+            # Right after an exec the kernel shows no environment yet.
+            wait_until(lambda: identity.marker(process.pid, GENERATION_VARIABLE), what="its mark is seen")
             who = identity.of(process.pid)
             assert who is not None
             yield process, who

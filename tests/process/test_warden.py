@@ -102,9 +102,11 @@ def test_a_child_starts_clean_whatever_the_warden_was_given() -> None:
             keeper = rig.keeper()
             pid = rig.spawn(keeper, "a", SLEEP)
             wait_until(lambda: proc(pid, "comm") == "sleep\n")
-            links = {entry.name: os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
             log = str(rig.slot / "a.log")
-            assert links == {"0": "/dev/null", "1": log, "2": log, "3": str(rig.lock("a"))}
+            own = {"0": "/dev/null", "1": log, "2": log, "3": str(rig.lock("a"))}
+            # A program that was just started has its libraries open for a moment.
+            wait_until(lambda: set(os.listdir(f"/proc/{pid}/fd")) == set(own), what="it has four descriptors")
+            assert {entry.name: os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()} == own
             status = dict(line.split(":\t", 1) for line in proc(pid, "status").splitlines() if ":\t" in line)
             for mask in ("SigBlk", "SigIgn", "SigCgt"):
                 assert signals_in(status[mask]) == set(), mask

@@ -306,6 +306,11 @@ UNKNOWN_LOOKS = st.builds(
     in_flight=st.sampled_from([None, 0, 5]),
     closer_answer=st.sampled_from([Answer.UNKNOWN, Answer.ANSWERED]),
     canary=st.sampled_from([Answer.UNKNOWN, Answer.ANSWERED]),
+    # Of a NamedTuple hypothesis fills in what has a default, too.
+    progress=st.none(),
+    closer=st.none(),
+    state=st.just(ServerState.READY),
+    starting=st.just(False),
 )
 
 
