@@ -24,7 +24,7 @@ def printable(text: str) -> str:
 
 def why(state: str, reason: str) -> str:
     """A reason behind its state: `: by me` of what is held because it is `held by me`; "" where there is none."""
-    return f": {reason.removeprefix(f'{state} ')}" if reason else ""
+    return f": {reason.removeprefix('held ') if state == 'held' else reason}" if reason else ""
 
 
 def span(seconds: float) -> str:
