@@ -111,10 +111,12 @@ def _is_somewhere() -> bool:
 
 def _make_output_safe() -> None:
     """Whatever is printed can be: names of files are any bytes, and a locale may know only ASCII. Where standard output is
-    closed nobody reads it."""
+    closed nobody reads it; what takes its number stays over exec, as a standard stream does: the warden that `run` becomes
+    would else give that number to a lock."""
     out: Any = sys.stdout
     if out is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+        sys.stdout = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+        os.set_inheritable(sys.stdout.fileno(), sys.stdout.fileno() <= 2)
     elif getattr(out, "errors", "") == "strict" and hasattr(out, "reconfigure"):
         out.reconfigure(errors="backslashreplace")
 

@@ -241,8 +241,8 @@ _raw: set[int] = set()
 _raw_guard = RLock()
 """Held where one is opened or closed, and over a fork. Again by the thread that has it: whoever forks in a signal handler
 in the middle of that goes on."""
-_forking: int | None = None
-"""The thread that holds _raw_guard for a fork."""
+_forks: list[int] = []
+"""The thread that holds _raw_guard for a fork; more than once where it forks in a signal handler in the middle of that."""
 
 
 def open_raw(path: Path | str, flags: int) -> int:
@@ -261,21 +261,20 @@ def close_raw(descriptor: int) -> None:
 
 
 def _before_fork() -> None:
-    global _forking
     if _raw_guard.acquire(timeout=budgets.FORK_WAIT):
-        _forking = get_ident()
+        _forks.append(get_ident())
 
 
 def _after_fork_in_parent() -> None:
-    global _forking
-    if _forking == get_ident():
-        _forking = None
+    if get_ident() in _forks:
+        _forks.pop()
         _raw_guard.release()
 
 
 def _after_fork_in_child() -> None:
-    global _raw_guard, _forking
-    _raw_guard, _forking = RLock(), None
+    global _raw_guard
+    _raw_guard = RLock()
+    _forks.clear()
     while _raw:
         with suppress(OSError):
             os.close(_raw.pop())

@@ -128,6 +128,29 @@ thread.join()
 print(*ends)
 """
 
+NESTED = """
+import os, sys, threading
+from pathlib import Path
+first = [True]
+
+def end(pid):
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+def handler():
+    if first:
+        first.clear()
+        end(os.fork())
+
+os.register_at_fork(before=handler)  # the last of these hooks is called first: this one in the midst of ours
+from supervisor import locks
+end(os.fork())
+opened = threading.Event()
+threading.Thread(target=lambda: (locks.is_held(Path(sys.argv[1])), opened.set()), daemon=True).start()
+print(opened.wait(10))
+"""
+
 MIXER = LOOPER.replace('print("ready")', 'locks.try_acquire = lambda path: None\nprint("ready")')
 """By filelock alone: else it is by flock where it is free at once."""
 
@@ -175,6 +198,12 @@ def test_a_child_that_another_thread_forks_meanwhile_has_no_part_in_it(path: Pat
     killed parent for as long as it lived."""
     with Child(MIDWAY, path, how) as child:
         assert child.hear() == "0"
+
+
+def test_a_fork_in_the_midst_of_another_leaves_the_guard_to_other_threads(path: Path) -> None:
+    """As in a signal handler. The first one's end gave nothing back then, and every other thread waited for ever."""
+    with Child(NESTED, path) as child:
+        assert child.hear() == "True"
 
 
 def test_who_is_brief_holds_it_against_all_others_and_waits_for_them(path: Path) -> None:
