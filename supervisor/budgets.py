@@ -276,6 +276,9 @@ kept."""
 KERNEL_ANSWER: Final = 1.0
 """For the kernel's answer about sockets (sock_diag(7)); it takes 83 us (measured). After that the tables are read."""
 
+PROC_ANSWER: Final = 1.0
+"""For a file of /proc that shows a process's memory; reading it takes under 1 ms (measured)."""
+
 FORK_WAIT: Final = 1.0
 """A fork waits so long for a join or leave, or for the opening of a lock, that is under way in another thread (they take some
 0.1 ms), so that the child knows every descriptor it must close. Longer than that, and the child may keep one: the fork

@@ -142,8 +142,9 @@ def stranger_checks(group: str, paths: Sequence[str]) -> Iterator[Check]:
     real = {os.path.realpath(path) for path in paths if os.path.isabs(path) and os.path.isfile(path)}
     names = {os.path.basename(path) for path in (*paths, *real)}
     for pid in identity.pids():
+        line = identity.proc_file_in_time(pid, "cmdline") or b""
         try:
-            program, *words = map(os.fsdecode, identity.proc_file(pid, "cmdline").split(b"\0"))
+            program, *words = map(os.fsdecode, line.split(b"\0"))
             near = [word for word in words if os.path.basename(word) in names]
             beside = os.readlink(f"{identity.PROC}/{pid}/cwd") if near else ""
         except OSError:  # gone, or another user's, of whom nobody here can tell whether it is an engine's

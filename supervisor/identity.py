@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import errno
 import os
+from _thread import allocate_lock, start_new_thread  # `status` does without `threading`
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+from supervisor import budgets
 
 PROC = "/proc"
 """Where procfs is. Tests point it at a directory of their own."""
@@ -368,6 +372,26 @@ def signal_exact(identity: Identity, number: int) -> bool:
 def proc_file(pid: int, name: str) -> bytes:
     """A whole file of a process in /proc. Raises OSError."""
     return _read(f"{PROC}/{pid}/{name}")
+
+
+def proc_file_in_time(pid: int, name: str) -> bytes | None:
+    """The same of a file that shows its memory (cmdline, environ, maps), for who must not hang: one that holds the lock of its
+    own memory map, as a process that waits for a dead disk may, lets nobody read them, and not even a signal ends the wait
+    (`ps` hangs by that). None where it cannot be read within PROC_ANSWER; the thread that waits is left behind."""
+    found: list[bytes] = []
+    done = allocate_lock()
+    done.acquire()
+
+    def read() -> None:
+        with suppress(OSError):
+            found.append(proc_file(pid, name))
+        done.release()
+
+    with suppress(RuntimeError):  # no thread is to be had
+        start_new_thread(read, ())
+        if done.acquire(timeout=budgets.PROC_ANSWER) and found:
+            return found[0]
+    return None
 
 
 def _read(path: str) -> bytes:

@@ -276,10 +276,7 @@ def with_files(snapshot: dict[str, Any]) -> dict[str, Any]:
 def _deleted_model(pid: int | None) -> str | None:
     import re
 
-    try:
-        maps = identity.proc_file(pid, "maps") if pid else b""
-    except OSError:
-        return None
+    maps = (identity.proc_file_in_time(pid, "maps") if pid else None) or b""
     found = re.search(rb" (/.*(?:\.gguf|/blobs/[0-9a-f]{40,64})) \(deleted\)$", maps, re.MULTILINE)
     return os.fsdecode(found[1]) if found else None
 

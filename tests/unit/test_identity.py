@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisor import identity
+from supervisor import budgets, identity, looking
 from supervisor.identity import Identity, Liveness
 
 if TYPE_CHECKING:
@@ -126,3 +127,23 @@ def test_another_namespace_or_boot_is_never_signalled() -> None:
 
 def test_own_memory_is_known() -> None:
     assert (identity.resident_bytes(os.getpid()) or 0) > 1024 * 1024
+
+
+def test_a_process_that_lets_nobody_read_its_memory_map_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`queenright status` read the mappings of each server, and waited with one that waited for a dead disk: beyond Ctrl-C."""
+    back, read = threading.Event(), identity.proc_file
+
+    def stuck(pid: int, name: str) -> bytes:
+        assert pid == os.getpid() or back.wait(10)
+        return read(pid, name)
+
+    monkeypatch.setattr(identity, "proc_file", stuck)
+    monkeypatch.setattr(budgets, "PROC_ANSWER", 0.05)
+    try:
+        seen = looking.with_files({"groups": [{"servers": [{"pid": 1}]}]})
+    finally:
+        back.set()
+    assert seen["groups"][0]["servers"][0]["deleted_model"] is None
+    monkeypatch.setattr(budgets, "PROC_ANSWER", 30.0)
+    assert b"[stack]" in (identity.proc_file_in_time(os.getpid(), "maps") or b"")
+    assert identity.proc_file_in_time(os.getpid(), "nothing") is None
