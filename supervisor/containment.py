@@ -310,12 +310,27 @@ def _is_plain(data: object) -> bool:
     return isinstance(plain, dict) and all(isinstance(one, dict) for one in plain.values())
 
 
+_ROWS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "compared": {"what": str, "planned": int | None, "verdict": str},
+    "asked": {"what": str, "effective": int | None},
+}
+"""Lists of a reading, and what the keeper goes by in each of their rows."""
+
+
 def _is_reading(one: Mapping[str, Any]) -> bool:
-    lists = {"compared": {"what", "planned", "verdict"}, "asked": {"what", "effective"}}
-    return {"held", "warnings"} <= one.keys() and all(
-        isinstance(one.get(name), list) and all(isinstance(row, dict) and keys <= row.keys() for row in one[name])
-        for name, keys in lists.items()
+    warnings = one.get("warnings")
+    if "held" not in one or not isinstance(warnings, list) or not all(isinstance(text, str) for text in warnings):
+        return False
+    return all(
+        isinstance(one.get(name), list) and all(_is_row(row, of) for row in one[name]) for name, of in _ROWS.items()
     )
+
+
+def _is_row(row: object, of: Mapping[str, Any]) -> bool:
+    """What is `absent` was planned, in bytes."""
+    if not isinstance(row, dict) or not all(name in row and isinstance(row[name], kind) for name, kind in of.items()):
+        return False
+    return row.get("verdict") != "absent" or isinstance(row["planned"], int)
 
 
 def _said(error: BaseException) -> str:

@@ -164,6 +164,7 @@ async def test_a_cancellation_goes_through_also_in_a_group_with_a_bug() -> None:
     assert "in the middle of it" in said[0]
 
 
+READING: dict[str, Any] = {"held": {}, "compared": [], "asked": [], "warnings": []}
 GARBAGE: dict[str, list[Any]] = {
     "port_names": [(), ("proxy", "proxy"), (1,), None],
     "command": [
@@ -181,7 +182,16 @@ GARBAGE: dict[str, list[Any]] = {
     "probe": [True, "answers"],
     "canary": [None],
     "plan": [None, Planned(SPEC, {"host": "1G"}), Planned(SPEC, {}, {"chat": {"binds": Path("/")}})],  # type: ignore[dict-item]
-    "read_back": [None, {"chat": None}, {"chat": {"held": None}}],
+    "read_back": [
+        None,
+        {"chat": None},
+        {"chat": {"held": None}},
+        {"chat": READING | {"warnings": 5}},
+        {"chat": READING | {"warnings": [{}]}},
+        {"chat": READING | {"asked": [{"what": "context per sequence", "effective": "all"}]}},
+        {"chat": READING | {"compared": [{"what": "weights", "planned": None, "verdict": "absent"}]}},
+        {"chat": READING | {"compared": [{"what": "weights", "planned": 1, "verdict": []}]}},
+    ],
 }
 
 
