@@ -47,9 +47,11 @@ class Tree:
         """Generations of groups that the contract has not: they are being ended."""
         self.groups = {group.name: self._make(group) for group in spec.groups}
 
+    def _kind_of(self, spec: GroupSpec) -> Kind:
+        return containment.hold(spec.kind, self._find_kind, logfiles.complain)
+
     def _make(self, spec: GroupSpec) -> Group:
-        kind = containment.hold(spec.kind, self._find_kind, logfiles.complain)
-        return Group(spec, self.slot, kind, self.procs, partial(self._tell, spec.name), self._tell_end)
+        return Group(spec, self.slot, self._kind_of(spec), self.procs, partial(self._tell, spec.name), self._tell_end)
 
     @property
     def state(self) -> State:
@@ -169,8 +171,12 @@ class Tree:
                 self.groups[name].release()
 
     def retry(self, names: Iterable[str]) -> list[str]:
-        """Try those again that were given up; says which. An unknown name is none."""
-        return [name for name in names if name in self.groups and self.groups[name].retry()]
+        """Try those again that were given up; says which. An unknown name is none. A kind that was not found is looked for."""
+        known = [name for name in names if name in self.groups]
+        for group in map(self.groups.__getitem__, known):
+            if isinstance(group.kind, containment.Absent):
+                group.kind = self._kind_of(group.spec)
+        return [name for name in known if self.groups[name].retry()]
 
     def is_settled(self, names: Iterable[str]) -> bool:
         """Whether waiting for these groups is over, one way or the other. An unknown name is."""

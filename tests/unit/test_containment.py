@@ -418,6 +418,20 @@ async def test_a_kind_that_is_not_there_any_more_starts_nothing_and_is_named(slo
 
 
 @jumping
+async def test_a_retry_finds_a_kind_that_is_there_again(slot: Slot) -> None:
+    two = Two(slot, None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(two.tree.run)
+        await trio.sleep(30)
+        assert two.chat.state is State.FAILED
+        two.kind = FakeKind()  # its package was installed again
+        assert two.tree.retry(["chat"]) == ["chat"]
+        await trio.sleep(5)
+        assert two.chat.state is State.RUNNING
+        nursery.cancel_scope.cancel()
+
+
+@jumping
 async def test_what_runs_of_a_kind_that_is_not_there_any_more_runs_on(slot: Slot) -> None:
     two = Two(slot, FakeKind())
     await two.live(lambda: None, 5)
