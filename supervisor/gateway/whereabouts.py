@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
 
 from supervisor import identity, kinds, ports
 from supervisor.contract import Endpoint, State
-from supervisor.errors import EngineStartError, FailedForGoodError
+from supervisor.errors import EngineStartError, FailedForGoodError, KindError
 from supervisor.identity import Liveness
 from supervisor.lifecycle import UP
 
@@ -55,9 +56,16 @@ class Whereabouts:
         return ": ".join(filter(None, (found.reason, found.fetch.how_far))) if found else ""
 
     def has_proxy(self, group: str) -> bool:
-        """Whether its clients talk to a proxy that knows `/upstream/<role>/`, and not to the one server itself."""
+        """Whether its clients talk to a proxy that knows `/upstream/<role>/`, and not to the one server itself. What lives is
+        asked by its ports: its kind may not be there any more."""
         found = self._group(group)
-        return found is not None and found.kind.port_names(found.spec)[0] == kinds.PROXY
+        if found is None:
+            return False
+        if found.life is not None:
+            return next(iter(found.life.birth.ports)) == kinds.PROXY
+        with suppress(KindError, OSError):
+            return found.kind.port_names(found.spec)[0] == kinds.PROXY
+        return False  # and why it does not come up is told to who waits for it
 
     def give_up(self, why: str) -> None:
         """Hold nobody any longer."""

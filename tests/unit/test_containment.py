@@ -16,6 +16,7 @@ from supervisor.containment import Contained, hold
 from supervisor.contract import EngineSpec, State
 from supervisor.devices import reservations
 from supervisor.errors import ConfigError, EngineStartError, KindError
+from supervisor.gateway.whereabouts import Whereabouts
 from supervisor.kinds import Answer, Birth, Command, Planned, Planning, Preparing, ReadingBack
 from supervisor.lifecycle import Event
 from supervisor.slot import Slot
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from supervisor.contract import GroupSpec
+    from supervisor.gateway.upkeep import Keeper
     from supervisor.group import Group
     from supervisor.kinds import Kind
     from supervisor.procs import Procs
@@ -413,6 +415,7 @@ async def test_a_kind_that_is_not_there_any_more_starts_nothing_and_is_named(slo
         assert two.is_well_otherwise()
         assert two.chat.state is State.FAILED
         assert "there is no engine kind 'fake'" in two.chat.reason
+        assert not Whereabouts(cast("Keeper", two)).has_proxy("chat"), "and who asks for it hears that"
 
     await two.live(look)
 
@@ -442,6 +445,7 @@ async def test_what_runs_of_a_kind_that_is_not_there_any_more_runs_on(slot: Slot
         assert after.chat.state is State.RUNNING
         assert not after.warden.kills
         assert "there is no engine kind 'fake'" in after.chat.describe()["unwatched"]
+        assert Whereabouts(cast("Keeper", after)).has_proxy("chat"), "requests find it"
         after.chat.stop("told to")
 
     await after.live(look)
