@@ -245,10 +245,10 @@ _forks: list[int] = []
 """The thread that holds _raw_guard for a fork; more than once where it forks in a signal handler in the middle of that."""
 
 
-def open_raw(path: Path | str, flags: int) -> int:
+def open_raw(path: Path | str, flags: int, mode: int = LOCK_MODE) -> int:
     """A descriptor to flock, which a forked child closes; for `close_raw`. Raises OSError."""
     with _raw_guard:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, LOCK_MODE)
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         _raw.add(descriptor)
     return descriptor
 

@@ -166,7 +166,9 @@ def planning(folder: Path | None = None, *, wait: float = budgets.PLANNING_WAIT)
         _take(folder / "lock", descriptor, wait)
         yield Planning(folder)
     finally:
-        os.close(descriptor)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # explicitly: see locks.is_held
+        locks.close_raw(descriptor)
 
 
 def _open(folder: Path) -> int:
@@ -181,16 +183,16 @@ def _open(folder: Path) -> int:
             raise NotADirectoryError(errno.ENOTDIR, "it is not a directory")
         if facts.st_uid not in (0, os.geteuid()) and not facts.st_mode & stat.S_ISVTX:
             raise PermissionError(errno.EPERM, "others may rename what is in it: it lacks the sticky bit")
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # nobody's pipe is waited for
+        flags = os.O_NONBLOCK  # nobody's pipe is waited for
         while True:
             with suppress(FileNotFoundError):
-                descriptor = os.open(folder / "lock", os.O_RDONLY | flags)
+                descriptor = locks.open_raw(folder / "lock", os.O_RDONLY | flags)
                 if stat.S_ISREG(os.fstat(descriptor).st_mode):
                     return descriptor
-                os.close(descriptor)
+                locks.close_raw(descriptor)
                 raise OSError(errno.EINVAL, "its lock is not a file")
             with suppress(FileExistsError):
-                descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o644)
+                descriptor = locks.open_raw(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o644)
                 os.fchmod(descriptor, 0o644)
                 return descriptor
     except OSError as error:

@@ -92,6 +92,15 @@ assert inside.__enter__()
 """,
 )
 
+BOOK = OUTLIVED.replace(
+    "hold = locks.acquire(Path(sys.argv[1]), timeout=30)",
+    """
+from supervisor.devices import reservations
+inside = reservations.planning(Path(sys.argv[1]).parent)
+assert inside.__enter__()
+""",
+)
+
 MIDWAY = """
 import os, sys, threading
 from pathlib import Path
@@ -189,6 +198,17 @@ def test_a_forked_child_that_lives_on_does_not_keep_it(path: Path, holder: str) 
         child.end()
         assert child.hear() == "child"
         assert locks.is_held(path) is False
+        child.say()
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_book_of_promises(tmp_path: Path) -> None:
+    """A front end looks into it before it starts an engine: no engine of the whole machine was planned while its child lived."""
+    lock = tmp_path / "book" / "lock"
+    with Child(BOOK, lock) as child:
+        child.end()
+        assert child.hear() == "child"
+        assert lock.exists()
+        assert locks.is_held(lock) is False
         child.say()
 
 

@@ -426,9 +426,8 @@ async def test_a_retry_finds_a_kind_that_is_there_again(slot: Slot) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(two.tree.run)
         await trio.sleep(30)
-        assert two.chat.state is State.FAILED
         two.kind = FakeKind()  # its package was installed again
-        assert two.tree.retry(["chat"]) == ["chat"]
+        assert two.tree.retry(["chat"]) == ["chat"], "it was given up"
         await trio.sleep(5)
         assert two.chat.state is State.RUNNING
         nursery.cancel_scope.cancel()
