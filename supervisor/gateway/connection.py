@@ -100,6 +100,7 @@ class _Protocol(H11Protocol):
             plain.send,
         )
         self.can_read = _Turn(stream)
+        self.connection = _Words(h11.SERVER, max_incomplete_event_size=plain.config.h11_max_incomplete_size)
         self._socket_stream = stream
         self._is_chunked = False
         self._is_open_ended = False
@@ -180,6 +181,18 @@ class _Protocol(H11Protocol):
         await self._send_h11_event(h11.Data(data=body))
         await self._send_h11_event(h11.EndOfMessage())
         await read_away(self._socket_stream, budgets.GATEWAY_LINGER)
+
+
+class _Words(h11.Connection):
+    """What a client sends behind the last request that is answered here is read over (RFC 9112, 9.6), be it the line's end that
+    some put behind a body (2.2). h11 calls it an error, and the answer that was being made would end with that."""
+
+    def receive_data(self, data: bytes) -> None:
+        if self.their_state is not h11.MUST_CLOSE:
+            super().receive_data(data)
+
+    def next_event(self) -> Any:
+        return h11.NEED_DATA if self.their_state is h11.MUST_CLOSE else super().next_event()
 
 
 class _Stream(HTTPStream):
