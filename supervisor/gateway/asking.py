@@ -73,6 +73,12 @@ def parsed(body: bytes) -> Any:
         return None
 
 
+def is_unreadable(method: str, path: str, said: Any) -> bool:
+    """Whether only a JSON object can ask this, and `said` is none. llama-server's answer is a 500 then, which a client takes for
+    our trouble and sends again."""
+    return method == "POST" and path.rstrip("/") in _HELD and not isinstance(said, dict)
+
+
 def name_in(said: Any, query: bytes) -> object:
     """What the request calls the model it wants."""
     if isinstance(said, dict) and "model" in said:

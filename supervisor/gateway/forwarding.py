@@ -131,6 +131,10 @@ class Forwarding:
             what = f"the request's target cannot be passed on: {access.shown(str(error))}"
             await reply.refuse(400, saying.error(what, "invalid_request_error", "bad_request"))
             return None
+        if asking.is_unreadable(scope["method"], path, said):
+            what = "the body of this request has to be a JSON object, and is none"
+            await reply.refuse(400, saying.error(what, "invalid_request_error", "bad_request"))
+            return None
         if asked is None:
             names = [model.id for model in naming.served(spec)]
             await reply.refuse(404, saying.unknown_model(asking.name_in(said, scope["query_string"]), names))

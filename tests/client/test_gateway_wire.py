@@ -294,6 +294,21 @@ def test_who_closes_its_half_has_left_and_a_page_is_answered_all_the_same(play: 
 # --- heads ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"null", b"\xff"])
+def test_a_question_that_is_no_json_object_is_refused_here(play: Callable[..., Any], body: bytes) -> None:
+    """Of llama-server it is a 500, which clients send again."""
+
+    async def scene(wire: Wire) -> None:
+        client = await wire.connect()
+        head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        await client.say(head + body)
+        status, _, answer = await client.answer()
+        assert (status, json.loads(answer)["error"]["code"]) == (400, "bad_request")
+        assert not wire.upstream.received
+
+    play(scene)
+
+
 def test_a_target_that_is_no_urls_is_refused(play: Callable[..., Any]) -> None:
     async def scene(wire: Wire) -> None:
         client = await wire.connect()
