@@ -24,7 +24,8 @@ def printable(text: str) -> str:
 
 def why(state: str, reason: str) -> str:
     """A reason behind its state: `: by me` of what is held because it is `held by me`; "" where there is none."""
-    return f": {reason.removeprefix('held ') if state == 'held' else reason}" if reason else ""
+    said = reason.removeprefix(f"{state} ") if state in ("held", "fetching") else reason
+    return f": {said}" if reason else ""
 
 
 def span(seconds: float) -> str:
