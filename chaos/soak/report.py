@@ -129,7 +129,8 @@ def recovery(rounds: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
     found = []
     for fault, times in sorted(by_fault(rounds).items()):
         pauses = [one["paused_s"] for one in rounds if one["fault"] == fault]
-        without = [time - pause for time, pause in zip(times, pauses, strict=True)]
+        # A pause may have been cut short.
+        without = [max(0.0, time - pause) for time, pause in zip(times, pauses, strict=True)]
         figures = [median(times), sorted(times)[int(0.95 * (len(times) - 1) + 0.5)], max(times)]
         figures += [max(pauses), median(without), max(without)]
         found.append((fault, len(times), *(f"{figure:.2f} s" for figure in figures)))

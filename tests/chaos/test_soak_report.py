@@ -175,6 +175,13 @@ def test_a_recovery_is_told_with_and_without_the_pauses_of_the_restart_policy() 
     assert (pause, round(median - without, 2), round(most - most_without, 2)) == (0.5, 0.5, 0.5)
 
 
+def test_a_pause_that_was_not_waited_for_to_its_end_leaves_nothing_and_not_less() -> None:
+    ((_, *_, pause, without, most_without),) = report.recovery(
+        [{"fault": "keeper", "recovery_s": 1.0, "paused_s": 4.0}]
+    )
+    assert (pause, without, most_without) == ("4.00 s", "0.00 s", "0.00 s")
+
+
 def test_the_longest_pause_of_a_group_since_the_last_time_is_read_from_the_journal(tmp_path: Path) -> None:
     slot = Slot(tmp_path)
     pauses = Pauses(slot)
