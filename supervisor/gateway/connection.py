@@ -221,6 +221,8 @@ class _Stream(HTTPStream):
         await super().app_send(message)
 
     async def _give(self, message: ASGIReceiveEvent) -> None:
+        if self._is_answered:
+            return
         if message["type"] == "http.disconnect":  # who says so may be the application itself, in the middle of a word
             self.task_group.spawn(self._given, message)
         else:
