@@ -44,7 +44,8 @@ def configure(
 def events(place: Place, what: str) -> list[int]:
     """Pids that noted it, in order."""
     path = place.home / "events"
-    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    told = path.read_text().splitlines(keepends=True) if path.exists() else []
+    lines = [line.split() for line in told if line.endswith("\n")]  # of the last one only half may be there yet
     return [int(pid) for _, pid, _, said in lines if said == what]
 
 
