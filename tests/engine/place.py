@@ -235,7 +235,8 @@ class Place:
     def spawns(self, role: str = "chat") -> list[dict[str, Any]]:
         """Every start of a role's server, as the fake itself counted it."""
         path = self.home / f"{role}.spawns"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        told = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in told if line.endswith("\n")]  # of the last one only half may be there yet
 
     def started(self, role: str = "chat") -> list[Identity]:
         """Who they were."""
