@@ -61,7 +61,10 @@ def slot(tmp_path: Path) -> Slot:
 def family(slot: Slot) -> Iterator[tuple[Child, dict[str, Identity]]]:
     """A warden with its own, by role."""
     with Child(WARDEN, slot.warden_lock) as warden:
-        known = {role: identity.of(pid) for role, pid in json.loads(warden.hear()).items()}
+        pids = json.loads(warden.hear())
+        for role in ("keeper", "leader", "server", "other"):  # right after an exec the kernel shows no environment yet
+            wait_until(lambda pid=pids[role]: identity.marker(pid, GENERATION_VARIABLE), what="its mark is seen")  # type: ignore[misc]
+        known = {role: identity.of(pid) for role, pid in pids.items()}
         yield warden, {role: who for role, who in known.items() if who is not None}
 
 
