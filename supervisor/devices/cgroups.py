@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import NamedTuple
 
 from supervisor.devices.shape import Limit
 
@@ -19,18 +20,37 @@ def limits(root: str = "/", pid: int | str = "self") -> tuple[Limit, ...]:
     """Of the groups around a process that have a limit, the outermost first. What cannot be read is not there: outside of
     our own view of the hierarchy, in a container, nobody can look. Never raises."""
     found: dict[str, Limit] = {}
-    for mounted_at, seen_from, version in _mounts(root, pid):
-        path = _path_of(root, pid, version)
-        if path is None:
-            continue
-        inside = os.path.relpath(path, seen_from) if _is_in(path, seen_from) else "."
-        steps = [] if inside == "." else inside.split("/")
-        for count in range(len(steps) + 1):
-            folder = os.path.join(mounted_at, *steps[:count])
-            limit = _limit(root, folder, version)
+    for group in around(root, pid):
+        for count in range(len(group.steps) + 1):
+            folder = os.path.join(group.mounted_at, *group.steps[:count])
+            limit = _limit(root, folder, group.version)
             if limit is not None:
                 found.setdefault(folder, limit)
     return tuple(found.values())
+
+
+class Around(NamedTuple):
+    """The control group of a process in a hierarchy that may limit memory: where that is mounted, the steps down from there, and
+    its version, 1 or 2. Without a step it is what is mounted, or outside of it."""
+
+    mounted_at: str
+    steps: tuple[str, ...]
+    version: int
+
+    @property
+    def folder(self) -> str:
+        return os.path.join(self.mounted_at, *self.steps)
+
+
+def around(root: str = "/", pid: int | str = "self") -> list[Around]:
+    """One for each such hierarchy that is mounted. Never raises."""
+    found = []
+    for mounted_at, seen_from, version in _mounts(root, pid):
+        path = _path_of(root, pid, version)
+        if path is not None:
+            inside = os.path.relpath(path, seen_from) if _is_in(path, seen_from) else "."
+            found.append(Around(mounted_at, () if inside == "." else tuple(inside.split("/")), version))
+    return found
 
 
 def _limit(root: str, folder: str, version: int) -> Limit | None:

@@ -12,10 +12,11 @@ import pytest
 
 from chaos.observer import Sighting
 from chaos.soak.faults import FAULTS, Ground, Hit, changed_beyond, comers, damage, ports
-from chaos.soak.faults.memory import V1_LIMITS, V2_LIMITS, OutOfMemory, Place, place_in
+from chaos.soak.faults.memory import V1_LIMITS, V2_LIMITS, OutOfMemory, Place, place_among
 from chaos.soak.soak import fault_judgements
 from chaos.soak.verdicts import Verdict
 from supervisor import identity
+from supervisor.devices import cgroups
 from supervisor.identity import Identity
 from supervisor.slot import Slot
 from tests.support import free_port, wait_until
@@ -102,19 +103,27 @@ def test_a_port_thief_answers_200_to_all_and_tells_what_he_heard() -> None:
 
 V1 = "9:name=systemd:/\n4:memory:/a/b\n0::/\n"
 V2 = "0::/user.slice/engine\n"
+MOUNT_V1 = "26 25 0:22 {shown} /cg/memory rw - cgroup cgroup rw,memory\n"
+MOUNT_V2 = "27 25 0:23 / /cg/unified rw - cgroup2 cgroup2 rw\n"
 
 
 def test_a_control_group_is_made_beside_that_of_version_2_and_in_that_of_version_1(tmp_path: Path) -> None:
-    (tmp_path / "memory").mkdir()
-    assert place_in(V1, tmp_path) == Place(tmp_path / "memory", V1_LIMITS, "memory.oom_control")  # a container's path
-    (tmp_path / "memory/a/b").mkdir(parents=True)
-    assert place_in(V1, tmp_path) == Place(tmp_path / "memory/a/b", V1_LIMITS, "memory.oom_control")
-    assert place_in(V2, tmp_path) is None  # that is not mounted here
-    (tmp_path / "user.slice").mkdir()
-    (tmp_path / "user.slice/cgroup.controllers").write_text("cpu memory pids\n")
-    assert place_in(V2, tmp_path) == Place(tmp_path / "user.slice", V2_LIMITS, "memory.events")
-    assert place_in("0::/\n", tmp_path) is None  # nothing is beside the root
-    assert place_in("4:memory:/a\n", tmp_path / "nowhere") is None
+    (tmp_path / "proc/7").mkdir(parents=True)
+
+    def place(groups: str, mounts: str) -> Place | None:
+        (tmp_path / "proc/7/cgroup").write_text(groups)
+        (tmp_path / "proc/7/mountinfo").write_text(mounts)
+        return place_among(cgroups.around(str(tmp_path), 7))
+
+    outside = MOUNT_V1.format(shown="/containers/c")  # a container sees a path that is outside of what is mounted
+    assert place(V1, outside) == Place(Path("/cg/memory"), V1_LIMITS, "memory.oom_control")
+    both = MOUNT_V2 + MOUNT_V1.format(shown="/")
+    assert place(V1, both) == Place(Path("/cg/memory/a/b"), V1_LIMITS, "memory.oom_control")
+    assert place("4:memory:/a/b\n0::/x\n", both) == place(V1, both)  # the controller is in one of them alone
+    assert place(V2, "") is None  # that is not mounted here
+    assert place(V2, MOUNT_V2) == Place(Path("/cg/unified/user.slice"), V2_LIMITS, "memory.events")
+    assert place("0::/\n", MOUNT_V2) is None  # nothing is beside the root
+    assert place("4:memory:/a\n", "") is None
 
 
 @pytest.mark.parametrize(

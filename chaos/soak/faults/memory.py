@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chaos.soak.faults.ground import Fault, Hit, is_dead, pause
-from supervisor.devices import reservations
+from supervisor.devices import cgroups, reservations
 from supervisor.devices.promises import HOST, Grant
 from supervisor.devices.survey import survey
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from chaos.soak.faults.ground import Ground
+    from supervisor.devices.cgroups import Around
     from supervisor.identity import Identity
 
 RELEASE: Final = 0.8  # budget: below MEMORY_SETTLE (1 s), for which who plans waits for memory that is on its way back
-CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 V1_LIMITS: Final = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
 """The second is of memory and swap together, and may not be less than the first."""
 
@@ -64,7 +66,6 @@ class OutOfMemory(Fault):
     whoever runs us may make some (cgroups(7))."""
 
     name, what = "oom kill", "the kernel's OOM killer ends a server, in a control group of its own"
-    root = CGROUP_ROOT
 
     def obstacle(self, ground: Ground) -> str:
         """No group is around it, or it is not ours to divide."""
@@ -80,9 +81,7 @@ class OutOfMemory(Fault):
 
     def place_of(self, server: Identity) -> Place | None:
         """For the control group that is to limit the server's memory; None where there is nothing to make one in."""
-        with suppress(OSError):
-            return place_in(Path(f"/proc/{server.pid}/cgroup").read_text(encoding="utf-8"), self.root)
-        return None
+        return place_among(cgroups.around(pid=server.pid))
 
     def invoke(self, ground: Ground) -> Hit:
         """What it holds already stays charged to its old group: it is what it asks for next that it does not get."""
@@ -116,18 +115,13 @@ class OutOfMemory(Fault):
         return Hit((server,), frozenset([group]), until=seen, wrong=wrong)
 
 
-def place_in(groups: str, root: Path) -> Place | None:
-    """`groups` as in /proc/PID/cgroup. A container may see a path that is outside of what is mounted: then it is the mount's
-    own root."""
-    for line in groups.splitlines():
-        number, controllers, path = line.split(":", 2)
-        path = path.strip("/")
-        if "memory" in controllers.split(","):
-            found = [one for one in (root / "memory" / path, root / "memory") if one.is_dir()]
-            return Place(found[0], V1_LIMITS, "memory.oom_control") if found else None
-        beside = (root / path).parent
-        if number == "0" and path and (beside / "cgroup.controllers").exists():
-            return Place(beside, V2_LIMITS, "memory.events")
+def place_among(groups: Iterable[Around]) -> Place | None:
+    """Where both versions are mounted, version 1 has the controller (cgroups(7))."""
+    for group in sorted(groups, key=lambda one: one.version):
+        if group.version == 1:
+            return Place(Path(group.folder), V1_LIMITS, "memory.oom_control")
+        if group.steps:
+            return Place(Path(group.folder).parent, V2_LIMITS, "memory.events")
     return None
 
 
