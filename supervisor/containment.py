@@ -8,18 +8,18 @@ known in each place already. What is not contained is a hand that blocks: a keep
 
 from __future__ import annotations
 
-import json
 import traceback
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from supervisor import plausible
 from supervisor.contract import GroupSpec
 from supervisor.errors import KindError, QueenrightError
 from supervisor.kinds import Answer, Command, Planned, Planning, Preparation, Preparing, ReadingBack, ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from supervisor.config_shape import EngineConfig, GroupConfig
     from supervisor.devices.held import Held
@@ -76,7 +76,7 @@ class Contained:
     def command(self, spec: GroupSpec, birth: Birth) -> Command:
         with self._border("command"):
             given = self._kind.command(spec, birth)
-            if wrong := _wrong_with(given):
+            if wrong := plausible.wrong_with(given):
                 self._gave("command", wrong)
             return given
 
@@ -145,7 +145,9 @@ class Contained:
                 given: Any = kind.plan(spec, survey)
                 if not isinstance(given, Planned) or not isinstance(given.spec, GroupSpec):
                     self._gave("plan", "no plan")
-                if not all(isinstance(size, int) for size in given.grants.values()) or not _is_plain(given.memory):
+                if not all(isinstance(size, int) for size in given.grants.values()) or not plausible.is_plain(
+                    given.memory
+                ):
                     self._gave("plan", "grants that are no bytes, or memory that is no plain data")
                 return given
 
@@ -157,7 +159,7 @@ class Contained:
         ) -> Mapping[str, Mapping[str, Any]]:
             with self._border("read_back"):
                 found = await kind.read_back(spec, memory, birth, held, log)
-                if not _is_plain(found) or not all(_is_reading(one) for one in found.values()):
+                if not plausible.is_plain(found) or not all(plausible.is_reading(one) for one in found.values()):
                     self._gave("read_back", "no readings")
                 return found
 
@@ -279,58 +281,6 @@ def hold(name: str, find: Callable[[str], Kind], complain: Callable[[str], None]
 def words(error: QueenrightError | OSError) -> str:
     """What it says, in one line."""
     return error.what if isinstance(error, QueenrightError) else str(error)
-
-
-def _wrong_with(given: object) -> str:
-    """Why nothing can be started by this; "" where it can, as far as that can be told before."""
-    if not isinstance(given, Command):
-        return "no command"
-    if not given.argv or not all(_is_word(word) for word in (*given.argv, *given.undo)):
-        return "words that are none"
-    around = given.environment
-    if "" in around or not all(_is_word(one) for item in around.items() for one in item) or "=" in "".join(around):
-        return "variables that are none"
-    files: Mapping[Any, Any] = given.files
-    if not all(isinstance(path, Path) and isinstance(text, str) for path, text in files.items()):
-        return "files that are none"
-    return "" if _is_word(given.workdir) and given.workdir.startswith("/") else "a directory that is none"
-
-
-def _is_word(word: object) -> bool:
-    """Whether execve(2) can be given it."""
-    return isinstance(word, str) and "\0" not in word
-
-
-def _is_plain(data: object) -> bool:
-    """Whether it is a table of tables that a status can show."""
-    try:
-        plain = json.loads(json.dumps(data))
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return isinstance(plain, dict) and all(isinstance(one, dict) for one in plain.values())
-
-
-_ROWS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "compared": {"what": str, "planned": int | None, "verdict": str},
-    "asked": {"what": str, "effective": int | None},
-}
-"""Lists of a reading, and what the keeper goes by in each of their rows."""
-
-
-def _is_reading(one: Mapping[str, Any]) -> bool:
-    warnings = one.get("warnings")
-    if "held" not in one or not isinstance(warnings, list) or not all(isinstance(text, str) for text in warnings):
-        return False
-    return all(
-        isinstance(one.get(name), list) and all(_is_row(row, of) for row in one[name]) for name, of in _ROWS.items()
-    )
-
-
-def _is_row(row: object, of: Mapping[str, Any]) -> bool:
-    """What is `absent` was planned, in bytes."""
-    if not isinstance(row, dict) or not all(name in row and isinstance(row[name], kind) for name, kind in of.items()):
-        return False
-    return row.get("verdict") != "absent" or isinstance(row["planned"], int)
 
 
 def _said(error: BaseException) -> str:

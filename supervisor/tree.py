@@ -173,7 +173,7 @@ class Tree:
     def retry(self, names: Iterable[str]) -> list[str]:
         """Try those again that were given up; says which. An unknown name is none. A kind that was not found is looked for."""
         known = [name for name in names if name in self.groups]
-        for group in map(self.groups.__getitem__, known):
+        for group in [self.groups[name] for name in known]:
             if isinstance(group.kind, containment.Absent):
                 group.kind = self._kind_of(group.spec)
         return [name for name in known if self.groups[name].retry()]
