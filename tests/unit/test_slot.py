@@ -212,3 +212,14 @@ def test_a_private_slot_belongs_to_one_directory_however_it_is_named(tmp_path: P
     assert private.path.parent.stat().st_mode & 0o777 == 0o700
     (private.path.parent / "not-one").mkdir()
     assert machine.private_slots() == [private]
+
+
+def test_what_a_generation_leaves_is_cleared_but_for_its_lock_and_what_is_to_be_undone(tmp_path: Path) -> None:
+    slot = Slot(tmp_path / "slot")
+    slot.prepare()
+    kept = {"chat.g1.lock", "chat.g1.undo", "chat.g10.json", "a-chat.g1.json", "chat.json", "chat.key"}
+    for name in {*kept, "chat.g1.json", "chat.g1.keys"}:
+        (slot.groups / name).touch()
+    slot.clear_generation("chat", "g1")
+    assert {path.name for path in slot.groups.iterdir()} == kept
+    slot.clear_generation("chat", "g1")
