@@ -78,8 +78,7 @@ def engine_checks(slot: Slot) -> Iterator[Check]:
         if trouble.kind in ("outside", "model file"):
             yield Check(f"{trouble.kind} {trouble.about}", Finding.WARNING, trouble.text, trouble.next_step)
     if snapshot["state"] == "down":
-        left = [f"{group}.{gen}" for group, gen in slot.generations() if _is_held(slot, group, gen)]
-        if left:
+        if left := locks.held_generations(slot):
             text = f"no engine runs, but processes of an earlier one live: {', '.join(left)}"
             yield Check("engine", Finding.BAD, text, "`queenright stop` ends them")
         else:
@@ -112,10 +111,6 @@ def _last_of_keepers(slot: Slot, warden: dict[str, Any]) -> str:
     if warden["last_keeper"]:
         return f"{slot.warden_record} says of {warden['last_keeper']}"
     return "none ended before it"
-
-
-def _is_held(slot: Slot, group: str, generation: str) -> bool:
-    return locks.is_held(slot.generation_lock(group, generation)) is not False
 
 
 def configuration_checks(config: Config) -> Iterator[Check]:
