@@ -20,7 +20,7 @@ from supervisor.screen import gateway_words
 from supervisor.wording import amount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from supervisor.config_shape import Config
     from supervisor.slot import Slot
@@ -115,6 +115,7 @@ def _last_of_keepers(slot: Slot, warden: dict[str, Any]) -> str:
 
 def configuration_checks(config: Config) -> Iterator[Check]:
     """Binaries, models and flags of every group, as a start would find them."""
+    running = _command_lines()
     for name, group in config.groups.items():
         try:
             spec = resolving.resolve_group(config, group)
@@ -124,22 +125,26 @@ def configuration_checks(config: Config) -> Iterator[Check]:
         models = ", ".join(launch.model for launch in spec.launches)
         yield Check(f"configuration of {name}", Finding.OK, f"{models} with {spec.pin}")
         if not spec.is_outside:  # in a container it has no mark of ours
-            yield from stranger_checks(name, [launch.path for launch in spec.launches])
+            yield from _stranger_checks(name, [launch.path for launch in spec.launches], running)
         kind = kinds.find(group.kind)
         for advice in kind.advise(group, config.engine) if isinstance(kind, kinds.Advising) else ():
             finding = Finding.WARNING if advice.next_step else Finding.OK
             yield Check(f"{name}/{advice.role}", finding, advice.text, advice.next_step)
 
 
-def stranger_checks(group: str, paths: Sequence[str]) -> Iterator[Check]:
+def _command_lines() -> dict[int, list[str]]:
+    """Of all processes, by pid. Read once for all groups: one that hangs takes PROC_ANSWER, and a thread, each time."""
+    read = ((pid, identity.proc_file_in_time(pid, "cmdline")) for pid in identity.pids())
+    return {pid: [os.fsdecode(word) for word in line.split(b"\0")] for pid, line in read if line}
+
+
+def _stranger_checks(group: str, paths: Sequence[str], running: Mapping[int, Sequence[str]]) -> Iterator[Check]:
     """Processes of no engine that were started with a model of ours: it is in memory twice then, or will be
     (NousResearch/hermes-agent#116249). What they hold counts in every plan as what is not free; nobody signals them."""
     real = {os.path.realpath(path) for path in paths if os.path.isabs(path) and os.path.isfile(path)}
     names = {os.path.basename(path) for path in (*paths, *real)}
-    for pid in identity.pids():
-        line = identity.proc_file_in_time(pid, "cmdline") or b""
+    for pid, (program, *words) in running.items():
         try:
-            program, *words = map(os.fsdecode, line.split(b"\0"))
             near = [word for word in words if os.path.basename(word) in names]
             beside = os.readlink(f"{identity.PROC}/{pid}/cwd") if near else ""
         except OSError:  # gone, or another user's, of whom nobody here can tell whether it is an engine's
