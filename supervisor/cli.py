@@ -247,9 +247,9 @@ def _tell(error: QueenrightError, *, as_json: bool) -> None:
         import json
 
         print(json.dumps(error.as_dict()))
-    from supervisor.wording import printable
+    from supervisor.wording import printable_lines
 
-    print("\n".join(printable(line) for line in f"queenright: {error}".split("\n")), file=sys.stderr)
+    print(printable_lines(f"queenright: {error}"), file=sys.stderr)
 
 
 if __name__ == "__main__":

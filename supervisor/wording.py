@@ -22,6 +22,11 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else " " if one == "\t" else "?" for one in text)
 
 
+def printable_lines(text: str, indent: str = "") -> str:
+    """The same of several lines; those after the first begin with `indent`."""
+    return f"\n{indent}".join(map(printable, text.split("\n")))
+
+
 def why(state: str, reason: str) -> str:
     """A reason behind its state: `: by me` of what is held because it is `held by me`; "" where there is none."""
     said = reason.removeprefix(f"{state} ") if state in ("held", "fetching") else reason

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from supervisor.commands._common import add_place, patience, slot_of
+from supervisor.wording import printable_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -50,11 +51,11 @@ class Doctor:
             ]
             print(json.dumps({"ok": not bad, "checks": facts}, indent=2))
         else:
+            further = " " * 9
             for check in checks:
-                further = "\n" + " " * 9
-                print(f"{check.finding.value:8} {check.name}: {check.text}".replace("\n", further))
+                print(printable_lines(f"{check.finding.value:8} {check.name}: {check.text}", further))
                 if check.next_step and check.finding is not Finding.OK:
-                    print(f"         {check.next_step}".replace("\n", further))
+                    print(printable_lines(f"{further}{check.next_step}", further))
         return int(bad)
 
     def _pack(self, args: argparse.Namespace) -> int:
@@ -79,7 +80,7 @@ class Doctor:
         for name, data in bundle.files.items():
             print(f"  {len(data):9} {name}")
         for problem in bundle.problems:
-            print(f"  could not be had: {problem}")
+            print(printable_lines(f"  could not be had: {problem}"))
         return 0
 
 

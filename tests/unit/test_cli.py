@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisor import bundle, cli
+from supervisor.checks import Check, Finding
+from supervisor.commands import doctor
 from supervisor.errors import ExitCode, QueenrightError, UsageError
 
 if TYPE_CHECKING:
@@ -166,3 +168,14 @@ def test_a_finding_of_many_lines_stands_apart_from_the_next(tmp_path: Path, caps
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith(("ok ", "warning ", "bad ", "         ")) for line in lines), lines
     assert sum("unknown key" in line for line in lines) == 2
+
+
+def test_what_a_finding_quotes_does_nothing_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Check("stranger beside chat", Finding.WARNING, "started with \x1b[2J.gguf\ntoo", "end it:\n\x1b[0m")
+    monkeypatch.setattr(doctor, "look", lambda _args: [found])
+    assert cli.main(["doctor"]) == ExitCode.OK
+    assert capsys.readouterr().out == (
+        "warning  stranger beside chat: started with ?[2J.gguf\n         too\n         end it:\n         ?[0m\n"
+    )
