@@ -251,8 +251,8 @@ def _members(slot: Slot) -> list[dict[str, Any]]:
 
 
 def whole(slot: Slot, snapshot: dict[str, Any]) -> dict[str, Any]:
-    """The snapshot with what stands beside it: what `with_files` adds, `built`, by whom the engine came to be what it is and why (the last step of
-    the ladder that was more than to bind), and `private`, the engines in private slots."""
+    """The snapshot with what stands beside it: what `with_files` adds, `built`, by whom the engine came to be what it is and
+    why (the last step of the ladder that was more than to bind), and `private`, the engines in private slots."""
     built = None
     if snapshot["state"] != "down":
         from supervisor import journal
