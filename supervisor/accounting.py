@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from supervisor import budgets, logfiles, ports
+from supervisor import budgets, listeners, logfiles
 from supervisor.containment import MAY
 from supervisor.kinds import ReadingBack, ServerState
 
@@ -56,11 +56,10 @@ def _held(spec: GroupSpec, life: Life) -> Mapping[str, Held]:
     from supervisor.devices.held import held
     from supervisor.devices.survey import survey
 
-    family, found = life.family(), {}
+    found = {}
     for launch in spec.launches:
-        port = life.birth.ports.get(launch.role)
-        pid = ports.owned_by(port, family).pid if port else None
-        if pid is not None and life.servers.get(launch.role) is ServerState.READY:
+        is_loaded = life.servers.get(launch.role) is ServerState.READY
+        if is_loaded and (pid := listeners.pid_of(life, launch.role)) is not None:
             found[launch.role] = pid
     seen = survey() if found else None
     lines = {one.pid: one for one in held(found.values(), seen)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from supervisor import identity, ports, records
+from supervisor import identity, listeners, records
 from supervisor.contract import State
 from supervisor.devices import fragmentation
 from supervisor.kinds import PROXY, ServerState
@@ -86,20 +86,19 @@ def _reason(group: View, life: Life | None) -> str:
 
 def _servers(spec: GroupSpec, nurse: Nurse | None, prober: Prober | None, ledger: Ledger) -> list[dict[str, Any]]:
     life = nurse.life if nurse else None
-    family = life.family() if life else []
     servers = []
     for launch in spec.launches:
-        port = life.birth.ports.get(launch.role) if life else None
-        pid = ports.owned_by(port, family).pid if port else None
         if spec.is_outside:
             pid = prober.subjects[launch.role].pid if prober else None
+        else:
+            pid = listeners.pid_of(life, launch.role) if life else None
         state = life.servers.get(launch.role) if life else None
         servers.append(
             {
                 "role": launch.role,
                 "model": launch.model,
                 "pid": pid,
-                "port": port,
+                "port": life.birth.ports.get(launch.role) if life else None,
                 "state": (state or ServerState.DOWN).value,
                 "rss_bytes": identity.resident_bytes(pid) if pid else None,
                 "memory": ledger.memory(launch.role),

@@ -41,3 +41,10 @@ def is_impostor(life: Life, role: str) -> bool:
     """Whether another program has the port of that server."""
     port = life.birth.ports.get(role)
     return port is not None and ports.owned_by(port, life.family()).owner is ports.Owner.FOREIGN
+
+
+def pid_of(life: Life, role: str) -> int | None:
+    """The process of the generation that listens on that server's port; None where none does, where another program has it
+    too, or where that cannot be told."""
+    port = life.birth.ports.get(role)
+    return ports.owned_by(port, life.each()).pid if port else None

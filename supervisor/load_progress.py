@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
-from supervisor import budgets, identity, ports
+from supervisor import budgets, identity, listeners
 from supervisor.kinds import ServerState
 
 if TYPE_CHECKING:
@@ -76,9 +76,8 @@ class LoadWatch:
         if self._life.servers.get(role) is not ServerState.LOADING:
             self._loads.pop(role, None)
             return False
-        port = self._life.birth.ports.get(role)
         sizes = parts(path)
-        pid = ports.owned_by(port, self._life.family()).pid if port and sizes else None
+        pid = listeners.pid_of(self._life, role) if sizes else None
         if pid is None:
             return False
         # One that hangs in the kernel hangs whoever reads its memory's map: that thread is left behind, one a load.

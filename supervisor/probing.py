@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from supervisor import budgets, health, identity, ports
+from supervisor import budgets, health, identity, listeners
 from supervisor.containment import MAY
 from supervisor.health import FATAL, Evidence, Judgement, Limits, Record, Verdict
 from supervisor.kinds import PROXY, Answer, Kind, ServerState
@@ -254,5 +254,4 @@ class Prober:
                 except MAY:
                     return None
             return None
-        port = self.life.birth.ports.get(role)
-        return ports.owned_by(port, self.life.family()).pid if port else None
+        return listeners.pid_of(self.life, role)

@@ -92,7 +92,9 @@ class Watch:
         self.changes = 0
         self.servers = {launch.role: ServerState.READY for launch in SPEC.launches}
         birth = types.SimpleNamespace(ports={ROLE: 1, PROXY: 2, "draft": 3})
-        life = types.SimpleNamespace(pid=pid, birth=birth, servers=self.servers, family=lambda: [pid])
+        life = types.SimpleNamespace(
+            pid=pid, birth=birth, servers=self.servers, family=lambda: [pid], each=lambda: iter([pid])
+        )
         self.prober = Prober(
             SPEC,
             cast("Kind", self.kind),
