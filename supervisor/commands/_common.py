@@ -107,22 +107,27 @@ def watch(slot: Slot, names: Collection[str]) -> dict[str, Any]:
     from supervisor.control import ControlError
     from supervisor.errors import NoEngineError
 
-    said: dict[str, tuple[str, str]] = {}
+    said: dict[str, str] = {}
     while locks.is_held(slot.warden_lock) is not False:
         with suppress(ControlError):
             for snapshot in control.converse(slot, "follow", limit=math.inf):
                 for group in snapshot["groups"]:
-                    now = group["state"], group["reason"]
+                    now = said_of(group)
                     if group["name"] in names and said.get(group["name"]) != now:
                         said[group["name"]] = now
-                        print(
-                            f"queenright: {group['name']}: {': '.join(filter(None, now))}", file=sys.stderr, flush=True
-                        )
+                        print(f"queenright: {now}", file=sys.stderr, flush=True)
                 mine = [group for group in snapshot["groups"] if group["name"] in names]
                 if all(group["settled"] and not group.get("draining") for group in mine):
                     return snapshot
         time.sleep(budgets.READY_POLL)  # noqa: TID251 - the next keeper is on its way
     raise NoEngineError(f"the engine in {slot.path} is gone", "`queenright logs` has what was said last")
+
+
+def said_of(group: dict[str, Any]) -> str:
+    """What a group of a snapshot does, in a line."""
+    from supervisor.wording import printable, why
+
+    return printable(f"{group['name']}: {group['state']}{why(group['state'], group['reason'])}")
 
 
 @contextmanager

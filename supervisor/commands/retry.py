@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from supervisor.commands._common import add_place, need_engine, slot_of, watch
+from supervisor.commands._common import add_place, need_engine, said_of, slot_of, watch
 
 if TYPE_CHECKING:
     import argparse
@@ -46,8 +46,8 @@ class Retry:
                 )
             )
         else:
-            for name, group in after.items():
-                print(f"{name}: {group['state']}" + (f": {group['reason']}" if group["reason"] else ""))
+            for group in after.values():
+                print(said_of(group))
         return 5 if any(group["state"] == "failed" for group in after.values()) else 0
 
 

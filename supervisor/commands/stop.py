@@ -53,6 +53,8 @@ class Stop:
                 )
             )
             return 0
+        from supervisor.wording import printable
+
         how = {
             "keeper": "",
             "warden": " (by the warden: its keeper did not answer)",
@@ -61,7 +63,7 @@ class Stop:
         }[done.how]
         print(f"stopped in {done.seconds:.1f} s{how}")
         if done.members:
-            print(f"  in use by: {', '.join(done.members)}")
+            print(printable(f"  in use by: {', '.join(done.members)}"))
         for path in private:
             print(f"  a private engine goes on beside it: `queenright stop --slot {path}` ends that")
         return 0

@@ -8,17 +8,20 @@ import os
 import subprocess
 import sys
 import tarfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisor import bundle, cli
+from supervisor import bundle, cli, control, locks
 from supervisor.checks import Check, Finding
 from supervisor.commands import doctor
+from supervisor.commands._common import watch
 from supervisor.errors import ExitCode, QueenrightError, UsageError
+from supervisor.slot import Slot
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from pathlib import Path
 
 COMMAND = [sys.executable, "-P", "-m", "supervisor.cli"]
@@ -179,3 +182,18 @@ def test_what_a_finding_quotes_does_nothing_to_the_terminal(
     assert capsys.readouterr().out == (
         "warning  stranger beside chat: started with ?[2J.gguf\n         too\n         end it:\n         ?[0m\n"
     )
+
+
+def test_what_a_wait_says_of_a_group_is_said_as_status_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starting = {"name": "chat", "state": "starting", "reason": "it said \x1b[2J", "settled": False}
+    held = {"name": "chat", "state": "held", "reason": "held by me", "settled": True}
+
+    def converse(_slot: Slot, _op: str, **_arguments: Any) -> Iterator[dict[str, Any]]:
+        yield from ({"groups": [group]} for group in (starting, held))
+
+    monkeypatch.setattr(control, "converse", converse)
+    monkeypatch.setattr(locks, "is_held", lambda _path: True)
+    assert watch(Slot(tmp_path), ["chat"]) == {"groups": [held]}
+    assert capsys.readouterr().err == "queenright: chat: starting: it said ?[2J\nqueenright: chat: held: by me\n"
