@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from supervisor.commands._common import add_drain, add_place, need_engine, slot_for, watch
@@ -83,15 +83,20 @@ def changes(serving: EngineSpec, wanted: EngineSpec) -> dict[str, str]:
 
 
 def _wait_for_gateway(slot: Slot) -> None:
-    """Until it serves as it is configured now. Raises GatewayError where it does not, and ControlError."""
+    """Until it serves as it is configured now. Raises GatewayError where it does not."""
     from supervisor import budgets, control
     from supervisor.errors import GatewayError
 
-    deadline = time.monotonic() + budgets.GATEWAY_START
-    while (found := control.ask(slot, "status")["gateway"])["state"] != "serving":
-        if found["state"] == "failed" or time.monotonic() > deadline:
-            raise GatewayError(
-                f"the groups are as configured, and the gateway is not: {found['reason'] or found['state']}",
-                "`queenright status` shows it; it is tried again by itself",
-            )
-        time.sleep(budgets.READY_POLL)  # noqa: TID251 - it is polled, as its groups are
+    why = "its keeper does not say what it does"
+    with suppress(control.ControlError):  # it takes too long
+        for snapshot in control.converse(slot, "follow", limit=budgets.GATEWAY_START):
+            found = snapshot["gateway"]
+            if found["state"] == "serving":
+                return
+            why = found["reason"] or found["state"]
+            if found["state"] == "failed":
+                break
+    raise GatewayError(
+        f"the groups are as configured, and the gateway is not: {why}",
+        "`queenright status` shows it; it is tried again by itself",
+    )
